@@ -144,7 +144,7 @@ def pooled(own: Sequence[tuple[float, float]]) -> Noise | None:
 
 NORMAL = NormalDist()
 NEARLY_NORMAL = 1e5
-SMALLEST = 1e-300
+SMALLEST, ROUNDED = 1e-300, 1e-13
 
 
 @functools.lru_cache(maxsize=4096)
@@ -160,15 +160,14 @@ def above(t: float, df: float) -> float:
 @functools.lru_cache(maxsize=4096)
 def beyond(p: float, df: float) -> float:
     """The t above which lies a share `p`, at most a half, of the distribution."""
+    at = step = -NORMAL.inv_cdf(p)
     if df > NEARLY_NORMAL:
-        return -NORMAL.inv_cdf(p)
-    low, high = 0.0, 1.0
-    while above(high, df) > p:
-        low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if above(middle, df) > p else (low, middle)
-    return high
+        return at
+    front = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(math.pi * df)
+    while step > ROUNDED * at:  # by Newton's way from below, where the tail is convex: no step goes too far
+        density = math.exp(front - (df + 1) / 2 * math.log1p(at * at / df))
+        at += (step := (above(at, df) - p) / density if density else 0.0)
+    return at
 
 
 def upper_share(share: float, trials: float, risk: float) -> float:

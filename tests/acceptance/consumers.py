@@ -183,9 +183,11 @@ def main() -> None:
         if dry:
             print("\n".join(f"{path.name}: {len(path.read_text().splitlines())} lines" for path in files.values()))
             return
-        venv.create(folder / "venv", with_pip=True)
+        venv.create(folder / "venv", symlinks=True)
         python = folder / "venv" / "bin" / "python"
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *TOOLS], check=True)
+        # By this environment's pip; most of what is installed is never imported, and need not be compiled.
+        pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile"]
+        subprocess.run([*pip, *TOOLS], check=True)
         subprocess.run([python, "-c", PARSES, files["prometheus"]], check=True)
         subprocess.run([python, "-c", READS, files["csv"]], check=True)
         prometheus(files["prometheus"], folder)

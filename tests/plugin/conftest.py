@@ -37,6 +37,7 @@ def pytest_collection():
     with importing():  # torch and FlashInfer
         return (yield)
 
+
 # What a project has that uses it is seen there, and in whatever searches for inputs.
 BESIDE_HYPOTHESIS = {"test_plugin.py", "test_consumers.py", "test_light.py", "test_lazy.py"}
 

@@ -4,7 +4,6 @@ import math
 import random
 
 import host_evidence
-import planted_on_host
 import pytest
 from made import document, row, run, saved
 
@@ -188,14 +187,6 @@ def test_the_evidence_says_what_was_found_and_what_the_pass_took(tmp_path, capsy
     assert shown[1] == "planted: of 6 verdicts 6 SLOWER; 6 of 6 comparisons exit 1"
     assert shown[2] == "the pass takes 0.100 s a case, 10.0 % of the rest"
     assert shown[-1].endswith("| 50.0 us | 1.00 % | 1.00 % | 100.0 us | 1.00 % | 1.00 % | 70.2 us | 0 of 6 | 6 of 6 |")
-
-
-def test_faults_are_planted_where_the_suite_finds_its_calls():
-    assert all(callable(getattr(holder, name)) for holder, name in planted_on_host.calls())
-    seen = []
-    slowed = planted_on_host.behind(lambda x, y=1: seen.append((x, y)) or "answer", lambda: seen.append("fault"))
-    assert slowed(3) == "answer"
-    assert seen == [(3, 1), "fault"]
 
 
 def test_plans_differ_more_between_processes_and_so_must_their_change():

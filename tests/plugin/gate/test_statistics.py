@@ -46,6 +46,7 @@ def test_tails_fall_and_are_symmetric(one, other, df):
 @given(st.floats(1e-6, 0.5), st.one_of(dfs, st.just(INFINITE)))
 def test_beyond_undoes_above(p, df):
     assert noise.above(noise.beyond(p, df), df) == pytest.approx(p, rel=1e-6)
+    assert 1e150 < noise.beyond(p / 4, 1e-3) < math.inf, "though no float is as large"
 
 
 @given(st.floats(0.3, 100))

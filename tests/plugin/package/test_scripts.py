@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 import gate_acceptance
+import planted_on_host
 import pytest
 import torch
 from reports import benchmark, document, write
@@ -190,6 +191,14 @@ def test_calls_of_many_kernels_and_longer_ones(measured):
 
 def test_what_calls_cost_the_host(started):
     assert started("host_table.py", RUN).startswith("| routine | backend | cases | enqueue |")
+
+
+def test_host_faults_are_planted_where_the_suite_finds_its_calls():
+    assert all(callable(getattr(holder, name)) for holder, name in planted_on_host.calls())
+    seen = []
+    slowed = planted_on_host.behind(lambda x, y=1: seen.append((x, y)) or "answer", lambda: seen.append("fault"))
+    assert slowed(3) == "answer"
+    assert seen == [(3, 1), "fault"]
 
 
 KERNELS = gate_acceptance.H200[:3]

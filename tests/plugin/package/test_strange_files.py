@@ -155,7 +155,7 @@ def put(path, text):
 
 def test_a_run_is_judged_or_refused(folder):
     rand, seen = random.Random(1), set()
-    for nth, text in enumerate(texts(rand, run(150.0), 3000)):
+    for nth, text in enumerate(texts(rand, run(150.0), 1000)):
         line = COMMANDS[nth % len(COMMANDS)]
         put(folder / PLACES.get(line, "strange.json"), text)
         seen.add((line.split()[0], read_by_a_command(line)))
