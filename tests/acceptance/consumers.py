@@ -186,7 +186,7 @@ def main() -> None:
         venv.create(folder / "venv", symlinks=True)
         python = folder / "venv" / "bin" / "python"
         # By this environment's pip; most of what is installed is never imported, and need not be compiled.
-        pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile"]
+        pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-compile"]
         subprocess.run([*pip, *TOOLS], check=True)
         subprocess.run([python, "-c", PARSES, files["prometheus"]], check=True)
         subprocess.run([python, "-c", READS, files["csv"]], check=True)
