@@ -159,12 +159,10 @@ def above(t: float, df: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def beyond(p: float, df: float) -> float:
-    """The t above which lies a share `p`, at most a half, of the distribution."""
+    """The t above which lies a share `p`, at most a half, of the distribution, by Newton's steps."""
     at = step = -NORMAL.inv_cdf(p)
-    if df > NEARLY_NORMAL:
-        return at
     front = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(math.pi * df)
-    while step > ROUNDED * at:  # by Newton's way from below, where the tail is convex: no step goes too far
+    while df <= NEARLY_NORMAL and step > ROUNDED * at:  # from below, where the tail is convex: none goes too far
         density = math.exp(front - (df + 1) / 2 * math.log1p(at * at / df))
         at += (step := (above(at, df) - p) / density if density else 0.0)
     return at

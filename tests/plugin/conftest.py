@@ -39,7 +39,7 @@ def pytest_collection():
 
 
 # What a project has that uses it is seen there, and in whatever searches for inputs.
-BESIDE_HYPOTHESIS = {"test_plugin.py", "test_consumers.py", "test_light.py", "test_lazy.py"}
+BESIDE_HYPOTHESIS = {"test_plugin.py", "test_consumers.py", "test_light.py", "test_lazy.py", "test_make.py"}
 
 
 class KeepsWhatIsInstalled(_pytest.pytester.SysModulesSnapshot):

@@ -43,10 +43,12 @@ COMPILED_ON_AN_H200 = {
     "mm_bf16_cublaslt",
 }
 LOOKED_UP = """
-import sys
+import gc, sys
 from pathlib import Path
 from types import SimpleNamespace
+gc.disable()
 from flashinfer.jit import env
+gc.freeze()  # or Python's end takes as long as all before
 found = getattr(env, "get_aot_path", lambda name: env.FLASHINFER_AOT_DIR / name / f"{name}.so")(sys.argv[1])
 print(found, found.exists())
 """

@@ -27,7 +27,8 @@ def program(folder, text, first=""):
     """A module `calls`, and a program that uses it."""
     (folder / "calls.py").write_text(CALLS)
     path = folder / "program.py"
-    path.write_text(f"{first}from calls import *\n{textwrap.dedent(text)}")
+    end = "import gc; gc.freeze()  # or Python's end takes as long as all before"
+    path.write_text(f"{first}from calls import *\n{textwrap.dedent(text)}\n{end}\n")
     return path
 
 
