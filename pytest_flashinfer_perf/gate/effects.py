@@ -147,18 +147,19 @@ def gap_replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool)
 def stamped_replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None:
     """The kernels' time as the stamps show it, of calls that were queued; None where a row has no such time.
 
-    Stamps take time themselves, as much on both sides. So what is compared is the time of the kernels before, and how
-    much longer the time between stamps became.
+    Stamps and gaps between queued launches take time too, as much on both sides. But on some streams a gap is twice as
+    long, and each placement has a stream of its own. So what is compared is the time of the kernels before, and how
+    much longer the time between stamps became at placements of which a quarter took less.
     """
     both = (*before, *after)
-    stamped = [one for row in both if (one := figures.between_stamps(row))]
+    stamped = [one.lower_quartile for row in both if (one := figures.between_stamps(row))]
     if len(stamped) < len(both):
         return None
     kernels = statistics.fmean(one.value for one in figures.kernel_times(both)[: len(before)])
-    own = statistics.fmean(one.value for one in stamped[: len(before)]) - kernels
-    left = [one.plus(-own).at_least(LEAST_LEFT * kernels) for one in stamped]
+    own = statistics.fmean(stamped[: len(before)]) - kernels
+    left = [RowFigure(max(LEAST_LEFT * kernels, one - own)) for one in stamped]
     differ = math.hypot(noise.STAMPS_DIFFER_S, _of_queued_gaps(own)) / kernels
-    return _sides(Domain.STAMPS, "stamps", left, len(before), paired=paired, tick=differ)
+    return _sides(Domain.STAMPS, "stamps", left, len(before), paired=paired, within=differ)
 
 
 def _queued_gaps(rows: Sequence[Row], times: Sequence[RowFigure]) -> float:

@@ -40,11 +40,13 @@ class RowFigure:
     value: float
     placements: tuple[float, ...] = ()
 
+    @property
+    def lower_quartile(self) -> float:
+        """Of its placements; of a row without them its only value."""
+        return sorted(self.placements)[(len(self.placements) - 1) // 4] if self.placements else self.value
+
     def times(self, factor: float) -> RowFigure:
         return RowFigure(self.value * factor, tuple(value * factor for value in self.placements))
-
-    def at_least(self, least: float) -> RowFigure:
-        return RowFigure(max(least, self.value), tuple(max(least, value) for value in self.placements))
 
     def plus(self, summand: float) -> RowFigure:
         return RowFigure(self.value + summand, tuple(value + summand for value in self.placements))

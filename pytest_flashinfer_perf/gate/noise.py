@@ -32,7 +32,7 @@ ASSUMED = {
     "gaps": 0.06,
     "gaps of launches": 0.7,
     "gaps of graphs": 0.3,
-    "stamps": 0.03,
+    "stamps": 0.01,
     "wall": 0.10,
     "host": 0.07,
     "plan": 0.15,
@@ -50,15 +50,14 @@ UNSEEN = {
     "gaps": 0.06,
     "gaps of launches": 0.5,
     "gaps of graphs": 0.2,
-    "stamps": 0.015,
     "wall": 0.10,
 }
 # What all processes of a side share and the other side's need not, by the host's clock: evidence/busy-cpu.md.
 BETWEEN_SIDES = {"wall": 0.0125}
 TICK_S = 32e-9 / math.sqrt(12)  # CUPTI's clock ticks in 32 ns: the sd of what is rounded to that
-# Launches of stamps take 3.5 us, which differ by 0.01 to 0.2 us between processes. The rest of the time in which no
+# Launches of stamps take 3.5 us, which differ by 0.03 to 0.4 us between processes. The rest of the time in which no
 # kernel runs are gaps of queued launches: 0.3 to 22 us, which differ by 2 to 10 % (evidence/gaps-h200.md).
-STAMPS_S, STAMPS_DIFFER_S, QUEUED_GAPS = 3.5e-6, 0.1e-6, 0.07
+STAMPS_S, STAMPS_DIFFER_S, QUEUED_GAPS = 3.5e-6, 0.2e-6, 0.07
 
 
 @dataclass(frozen=True)

@@ -230,3 +230,31 @@ def test_what_both_see_is_not_contradicted_and_what_one_sees_alone_is(us, change
 
     assert not contradicted(change, change)
     assert contradicted(1.2 * change if change > 1 else change / 1.2, 1.0)
+
+
+ON_STREAMS = st.lists(st.sampled_from((0.0, 0.1, 1.2, 1.6)), min_size=3, max_size=3).flatmap(
+    lambda slow: st.permutations([0.0, 0.15, *slow])
+)
+
+
+@given(ON_STREAMS, ON_STREAMS, st.floats(1.03, 1.5))
+def test_streams_whose_gaps_are_twice_as_long_neither_contradict_nor_hide(first, second, change):
+    """As ten kernels of 2 us on an H200: each of nine gaps takes 1 us, or 2.6 us more on some placements' streams."""
+
+    def contradicted(cupti, kernels):
+        def seen(busy, us, longer):
+            made = row(us=100, busy=busy, queued=True, sm_ghz=GHZ, bound=None)
+            cycles = [(us + 12.4 + 9 * one) * GHZ * 1e3 for one in longer]
+            made["extra_info"] |= {
+                "cycles": statistics.median(cycles),
+                "placements": [{"median": 1e-4, "busy": busy * 1e-6, "cycles": one} for one in cycles],
+            }
+            return run(made).rows[0]
+
+        before, after = seen(20, 20, first), seen(20 * cupti, 20 * kernels, second)
+        [claim] = effects.effects(effects.replicates([before], [after], paired=False)[:1])
+        [witness] = effects.effects([effects.stamped_replicates([before], [after], paired=False)])
+        return contradicts(witness, claim)
+
+    assert not contradicted(change, change)
+    assert contradicted(1.2, 1.0)
