@@ -63,7 +63,7 @@ class Replicates:
     paired: bool
     within: float = 0.0
     placements: tuple[tuple[float, ...], ...] = ()  # of each process, where all have some
-    tick: float = 0.0  # of the clock, relative to the figure
+    besides: float = 0.0  # what placements do not show of this figure, such as the ticks of a clock
     load: float = 0.0  # by what others had of the machine it may be longer, where that counts
     share: float = 1.0  # of the figure, that the noise of its kind is of
 
@@ -106,15 +106,16 @@ def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool, who
     ticks = [
         noise.TICK_S / one.value for row, one in zip(both, times, strict=True) if row.provenance.instrument == "cupti"
     ]
-    tick = max(ticks, default=0.0)
+    tick, kind = max(ticks, default=0.0), _kind(after[0], is_split=is_split)
+    by_calls = noise.OF_CALLS * max(map(figures.scatter_of_calls, both)) if kind == "unknown" else 0.0
     in_time = _sides(
         Domain.BUSY if has_gaps else Domain.TIME,
-        _kind(after[0], is_split=is_split),
+        kind,
         times,
         count,
         paired=paired,
         within=max(map(figures.median_uncertainty, both)),
-        tick=tick,
+        besides=math.hypot(tick, by_calls),
     )
     in_time = replace(in_time, load=_load(before, after, several=in_time.df >= ENOUGH))
     counted = figures.cycles_alike(both, whole=whole)
@@ -122,7 +123,7 @@ def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool, who
         return [in_time]
     kind = "cycles" if all(map(figures.is_long, both)) else "short"
     queued = _queued_gaps(both, times) if kind == "cycles" and has_gaps else 0.0
-    in_cycles = _sides(Domain.CYCLES, kind, counted, count, paired=paired, tick=max(tick, queued))
+    in_cycles = _sides(Domain.CYCLES, kind, counted, count, paired=paired, besides=max(tick, queued))
     return [in_cycles, in_time] if all(map(figures.paced_by_sms, both)) else [in_time, in_cycles]
 
 
@@ -269,7 +270,7 @@ def _noise(seen: Replicates, expected: Noise | None, pool: Noise | None) -> Nois
 
 def _prior(seen: Replicates, pool: Noise | None) -> Noise:
     """By its placements; without these, by all cases of its kind; last, what is assumed."""
-    placed = noise.placed(seen.kind, seen.placements, seen.tick, seen.share)
+    placed = noise.placed(seen.kind, seen.placements, seen.besides, seen.share)
     return placed or pool or noise.assumed(seen.kind, seen.within, seen.share)
 
 

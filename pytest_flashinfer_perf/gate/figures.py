@@ -6,6 +6,7 @@ functions take the rows of both sides. What cannot have been measured counts as 
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +15,7 @@ from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.scatter import is_measured, median_error
 
 LONG = 80_000  # cycles, of which the launches of the stamps are less than a tenth
+FEWEST_CALLS, NORMAL_IQR = 5, 1.349
 MEMORY_WORKS = 60  # per cent of the memory's roof: from there on memory sets the pace, below it the SMs do
 
 
@@ -25,6 +27,15 @@ def median_uncertainty(row: Row) -> float:
     """The relative error of the median, from the samples of its own process."""
     relative_iqr = row.stats.iqr / row.median if positive(row.stats.iqr) and positive(row.median) else 0.0
     return median_error(relative_iqr, max(1, row.stats.rounds))
+
+
+def scatter_of_calls(row: Row) -> float:
+    """The relative standard deviation of the times in which kernels ran, from the middle half of them; 0 if unknown."""
+    calls = row.timed.busy_per_call or ()
+    if len(calls) < FEWEST_CALLS:
+        return 0.0
+    low, middle, high = statistics.quantiles(calls, n=4)
+    return (high - low) / (NORMAL_IQR * middle) if positive(middle) else 0.0
 
 
 def placement_figures(row: Row, figure: Literal["median", "busy", "cycles"]) -> tuple[float, ...]:

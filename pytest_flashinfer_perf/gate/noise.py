@@ -52,6 +52,9 @@ UNSEEN = {
     "gaps of graphs": 0.2,
     "wall": 0.10,
 }
+# Functions whose calls differ by 1 to 2 % among copies of their arguments, as attention in torch does, differ by 0.2 to
+# 1.6 % between processes; those whose calls agree better do not (evidence/gaps-h200.md).
+OF_CALLS = 0.4
 # What all processes of a side share and the other side's need not, by the host's clock: evidence/busy-cpu.md.
 BETWEEN_SIDES = {"wall": 0.0125}
 TICK_S = 32e-9 / math.sqrt(12)  # CUPTI's clock ticks in 32 ns: the sd of what is rounded to that
@@ -87,11 +90,11 @@ def assumed(kind: str, within: float = 0.0, share: float = 1.0) -> Noise:
     return Noise((share * ASSUMED[kind]) ** 2 + within**2, ASSUMED_DF, "assumed")
 
 
-def placed(kind: str, processes: Sequence[Sequence[float]], tick: float = 0.0, share: float = 1.0) -> Noise | None:
+def placed(kind: str, processes: Sequence[Sequence[float]], besides: float = 0.0, share: float = 1.0) -> Noise | None:
     """From the figures of each process's placements, whose mean that process's figure nearly is.
 
-    None where a process has too few. `tick` is what the clock rounds by, relative to the figure, and `share` the part
-    of the figure that has the noise of its kind.
+    None where a process has too few. `besides` is what they do not show of this figure, as what its clock rounds by,
+    and `share` the part of the figure that has the noise of its kind.
     """
     if not processes or min(map(len, processes)) < FEWEST_PLACEMENTS:
         return None
@@ -99,7 +102,7 @@ def placed(kind: str, processes: Sequence[Sequence[float]], tick: float = 0.0, s
     df = sum(len(process) - 1 for process in logs)
     each = sum(variance(process) * (len(process) - 1) for process in logs) / df
     seen = each * statistics.fmean(1 / len(process) for process in logs)
-    unseen = (share * UNSEEN[kind]) ** 2 + tick**2
+    unseen = (share * UNSEEN[kind]) ** 2 + besides**2
     total = seen + unseen
     return Noise(total, total**2 / (seen**2 / df + unseen**2 / ASSUMED_DF), "placements")
 

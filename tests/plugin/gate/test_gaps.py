@@ -206,6 +206,29 @@ def test_cycles_count_the_gaps_of_queued_launches_too():
     assert verdict(*sides) == ("AMBIGUOUS", "cycles-only", 0)
 
 
+@pytest.mark.parametrize(
+    ("scatter", "change", "bound", "expected"),
+    [
+        (0.004, 1.03, None, SLOWER),
+        (0.03, 1.03, None, ("AMBIGUOUS", "not-significant", 0)),  # as attention in torch, or a little more
+        (0.03, 0.97, None, ("AMBIGUOUS", "not-significant", 0)),
+        (0.03, 1.08, None, SLOWER),
+        (0.03, 1.03, "memory", SLOWER),  # of a known kind, whose processes agree all the same
+    ],
+)
+def test_calls_that_disagree_among_copies_of_their_arguments_disagree_between_processes(
+    scatter, change, bound, expected
+):
+    def seen(busy):
+        made = split(80, busy, cuda_graph=False)
+        quiet = [{"median": 80e-6, "busy": busy * 1e-6 * by} for by in (0.998, 0.999, 1.0, 1.001, 1.002)]
+        calls = [busy * 1e-6 * (1 + scatter * z) for z in (-1.6, -0.9, -0.5, -0.2, 0.0, 0.2, 0.5, 0.9, 1.6)]
+        made["extra_info"] |= {"bound": bound, "placements": quiet, "busy_per_call": calls}
+        return made
+
+    assert verdict(seen(60), seen(60 * change)) == expected
+
+
 def test_a_baseline_without_stamps_leaves_cupti_alone():
     assert verdict(row(us=20), stamped(24, 20)) == SLOWER
 
