@@ -108,16 +108,10 @@ def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool, who
     ]
     tick, kind = max(ticks, default=0.0), _kind(after[0], is_split=is_split)
     by_calls = noise.OF_CALLS * max(map(figures.scatter_of_calls, both)) if kind == "unknown" else 0.0
-    in_time = _sides(
-        Domain.BUSY if has_gaps else Domain.TIME,
-        kind,
-        times,
-        count,
-        paired=paired,
-        within=max(map(figures.median_uncertainty, both)),
-        besides=math.hypot(tick, by_calls),
-    )
-    in_time = replace(in_time, load=_load(before, after, several=in_time.df >= ENOUGH))
+    domain, besides = Domain.BUSY if has_gaps else Domain.TIME, math.hypot(tick, by_calls)
+    in_time = _sides(domain, kind, times, count, paired=paired, besides=besides)
+    load, within = _load(before, after, several=in_time.df >= ENOUGH), max(map(figures.median_uncertainty, both))
+    in_time = replace(in_time, load=load, within=within)
     counted = figures.cycles_alike(both, whole=whole)
     if not counted:
         return [in_time]

@@ -15,7 +15,6 @@ from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.scatter import is_measured, median_error
 
 LONG = 80_000  # cycles, of which the launches of the stamps are less than a tenth
-FEWEST_CALLS, NORMAL_IQR = 5, 1.349
 MEMORY_WORKS = 60  # per cent of the memory's roof: from there on memory sets the pace, below it the SMs do
 
 
@@ -30,12 +29,10 @@ def median_uncertainty(row: Row) -> float:
 
 
 def scatter_of_calls(row: Row) -> float:
-    """The relative standard deviation of the times in which kernels ran, from the middle half of them; 0 if unknown."""
+    """The relative error of the time in which kernels ran, were it measured by one of the calls; 0 if unknown."""
     calls = row.timed.busy_per_call or ()
-    if len(calls) < FEWEST_CALLS:
-        return 0.0
-    low, middle, high = statistics.quantiles(calls, n=4)
-    return (high - low) / (NORMAL_IQR * middle) if positive(middle) else 0.0
+    low, middle, high = statistics.quantiles(calls, n=4) if len(calls) > 1 else (0.0, 1.0, 0.0)
+    return median_error((high - low) / middle, 1) if positive(middle) else 0.0
 
 
 def placement_figures(row: Row, figure: Literal["median", "busy", "cycles"]) -> tuple[float, ...]:

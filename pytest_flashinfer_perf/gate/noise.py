@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -54,7 +54,7 @@ UNSEEN = {
 }
 # Functions whose calls differ by 1 to 2 % among copies of their arguments, as attention in torch does, differ by 0.2 to
 # 1.6 % between processes; those whose calls agree better do not (evidence/gaps-h200.md).
-OF_CALLS = 0.4
+OF_CALLS = 0.32  # of the error that the median of a single call would have
 # What all processes of a side share and the other side's need not, by the host's clock: evidence/busy-cpu.md.
 BETWEEN_SIDES = {"wall": 0.0125}
 TICK_S = 32e-9 / math.sqrt(12)  # CUPTI's clock ticks in 32 ns: the sd of what is rounded to that
@@ -167,19 +167,20 @@ def beyond(p: float, df: float) -> float:
     low, high = 0.0, 1.0
     while above(high, df) > p:
         low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if above(middle, df) > p else (low, middle)
-    return high
+    return _last_for_which(lambda t: above(t, df) > p, low, high)
 
 
 def upper_share(share: float, trials: float, risk: float) -> float:
     """The upper confidence bound of a share that was seen in so many independent trials (Clopper and Pearson)."""
-    low, high = share, 1.0
-    for _ in range(60 if share < 1 else 0):
+    fewer, more = trials * (1 - share), trials * share + 1
+    return _last_for_which(lambda truth: _incomplete_beta(1 - truth, fewer, more) > risk, share, 1.0) if fewer else 1.0
+
+
+def _last_for_which(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """The place between these two up to which it holds, by bisection."""
+    for _ in range(80):
         middle = (low + high) / 2
-        as_few = _incomplete_beta(1 - middle, trials * (1 - share), trials * share + 1)
-        low, high = (middle, high) if as_few > risk else (low, middle)
+        low, high = (middle, high) if holds(middle) else (low, middle)
     return high
 
 
@@ -231,9 +232,5 @@ def trigamma(x: float) -> float:
 
 
 def inverse_trigamma(y: float) -> float:
-    """By bisection in the logarithm: trigamma falls from infinity to zero."""
-    low, high = math.log(1e-6), math.log(1e9)
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if trigamma(math.exp(middle)) > y else (low, middle)
-    return math.exp(high)
+    """In the logarithm: trigamma falls from infinity to zero."""
+    return math.exp(_last_for_which(lambda log: trigamma(math.exp(log)) > y, math.log(1e-6), math.log(1e9)))

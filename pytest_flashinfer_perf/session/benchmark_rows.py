@@ -129,10 +129,8 @@ class MachineFacts:
     """
 
     def __init__(self, config: pytest.Config) -> None:
-        known = config.hook.pytest_benchmark_generate_machine_info.get_hookimpls()
-        finder = futures.ThreadPoolExecutor(1)
-        self._facts = finder.submit(known[0].function) if len(known) == 1 else None
-        finder.shutdown(wait=False)
+        own, *others = config.hook.pytest_benchmark_generate_machine_info.get_hookimpls()
+        self._facts = None if others else futures.ThreadPoolExecutor(1).submit(own.function)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> None:
