@@ -17,7 +17,6 @@ from typing import Any
 from pytest_flashinfer_perf.gate import figures, noise
 from pytest_flashinfer_perf.gate.figures import RowFigure
 from pytest_flashinfer_perf.gate.noise import Noise, above, beyond
-from pytest_flashinfer_perf.rows.host_time import HostTime
 from pytest_flashinfer_perf.rows.row import Row
 
 
@@ -185,14 +184,11 @@ def host_replicates(domain: Domain, before: Sequence[Row], after: Sequence[Row],
     machine's own.
     """
     both = (*before, *after)
-    seen = tuple(1e-6 * us for row in both if row.host and (us := _host_us(row.host, domain)))
+    figure = "comparable_us" if domain is Domain.HOST else "comparable_plan_us"
+    seen = tuple(1e-6 * us for row in both if row.host and (us := getattr(row.host, figure)))
     if len(seen) < len(both):
         return None
     return Replicates(domain, domain.value, seen[: len(before)], seen[len(before) :], paired)
-
-
-def _host_us(host: HostTime, domain: Domain) -> float | None:
-    return host.comparable_us if domain is Domain.HOST else host.comparable_plan_us
 
 
 def _kind(row: Row, *, is_split: bool) -> str:

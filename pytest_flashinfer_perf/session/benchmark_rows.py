@@ -123,13 +123,11 @@ def forget(config: pytest.Config, test: str) -> None:
 
 
 class MachineFacts:
-    """What pytest-benchmark writes of the machine, found while cases are collected: its CPU takes it a second of sleep.
-
-    A project's own answer to the hook is asked instead, or before this one.
-    """
+    """Facts of the machine for pytest-benchmark's files, found while cases are collected: they take it a second."""
 
     def __init__(self, config: pytest.Config) -> None:
         own, *others = config.hook.pytest_benchmark_generate_machine_info.get_hookimpls()
+        # A project that answers the hook itself is asked instead.
         self._facts = None if others else futures.ThreadPoolExecutor(1).submit(own.function)
 
     @pytest.hookimpl(tryfirst=True)
