@@ -123,7 +123,7 @@ def forget(config: pytest.Config, test: str) -> None:
 
 
 class MachineFacts:
-    """Facts of the machine for pytest-benchmark's files, found while cases are collected: they take it a second."""
+    """Facts of the machine for pytest-benchmark's files, found while cases are collected: it may take a second."""
 
     def __init__(self, config: pytest.Config) -> None:
         own, *others = config.hook.pytest_benchmark_generate_machine_info.get_hookimpls()

@@ -63,7 +63,7 @@ def test_saving_comparing_and_histograms_keep_working(suite):
 
 @pytest.mark.parametrize("of_project", [False, True])
 def test_the_machine_is_described_once_and_before_cases_run(pytester, monkeypatch, of_project):
-    """py-cpuinfo sleeps for a second to find a clock rate: it does while cases are collected, and not at the end."""
+    """py-cpuinfo waits for a process of its own, 1.1 s on one machine: while cases are collected, not at the end."""
     events = []
 
     def described():
