@@ -31,8 +31,8 @@ def median_uncertainty(row: Row) -> float:
 def scatter_of_calls(row: Row) -> float:
     """The relative error of the time in which kernels ran, were it measured by one of the calls; 0 if unknown."""
     calls = row.timed.busy_per_call or ()
-    low, middle, high = statistics.quantiles(calls, n=4) if len(calls) > 1 else (0.0, 1.0, 0.0)
-    return median_error((high - low) / middle, 1) if positive(middle) else 0.0
+    low, middle, high = statistics.quantiles(calls, n=4) if len(calls) > 1 and all(map(positive, calls)) else (1.0,) * 3
+    return median_error((high - low) / middle, 1)
 
 
 def placement_figures(row: Row, figure: Literal["median", "busy", "cycles"]) -> tuple[float, ...]:

@@ -213,6 +213,7 @@ def test_cycles_count_the_gaps_of_queued_launches_too():
         (0.03, 1.03, None, ("AMBIGUOUS", "not-significant", 0)),  # as attention in torch, or a little more
         (0.03, 0.97, None, ("AMBIGUOUS", "not-significant", 0)),
         (0.03, 1.08, None, SLOWER),
+        (math.inf, 1.03, None, SLOWER),  # nothing that was measured
         (0.03, 1.03, "memory", SLOWER),  # of a known kind, whose processes agree all the same
     ],
 )
