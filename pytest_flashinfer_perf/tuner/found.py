@@ -85,6 +85,11 @@ class CaseFound:
     written: Annotated[bool | None, "whether the cache file that was written leads to one of the best"] = None
     took_s: Annotated[float, "seconds for the whole case"] = 0.0
 
+    @property
+    def glob_names(self) -> tuple[str, str]:
+        """The names by which a glob of the settings file can select it."""
+        return self.case, f"{self.family}/{self.case}"
+
     def tactic(self, name: str) -> TacticFound | None:
         return next((one for one in self.tactics if one.tactic == name), None)
 
