@@ -102,23 +102,14 @@ IN_PLACE = {"output": Output(dtype="bfloat16"), "new_state": Output(param="state
 LEAST_STATES, STATES_EACH = 384, 10  # of upstream's cache
 
 
-@sized(
-    batch_size=None,
-    nheads=64,
-    dim=128,
-    dstate=128,
-    ngroups=8,
-    cache_steps=0,
-    state_dtype="bfloat16",
-    weight_dtype="float32",
-    has_z=False,
-    dt_softplus=False,
-)
+SIZES = {"batch_size": None, "nheads": 64, "dim": 128, "dstate": 128, "ngroups": 8}
+TYPES = {"state_dtype": "bfloat16", "weight_dtype": "float32", "has_z": False}
+
+
+@sized(**SIZES, cache_steps=0, **TYPES, dt_softplus=False)
 def _mamba_init(at: Any, device: str) -> dict[str, Any]:
-    return {
-        **_mamba_call(at, device, max(LEAST_STATES, STATES_EACH * at.batch_size)),
-        "cache_steps": at.cache_steps,
-    }
+    call = _mamba_call(at, device, max(LEAST_STATES, STATES_EACH * at.batch_size))
+    return {**call, "cache_steps": at.cache_steps}
 
 
 def _mamba_call(at: Any, device: str, states: int) -> dict[str, Any]:
@@ -192,19 +183,7 @@ def _stepped(own: Tensor, x: Tensor, step: Tensor, A: Tensor, B: Tensor) -> Tens
 # host advances a ring's start then, so that these calls can be repeated.
 
 
-@sized(
-    batch_size=None,
-    nheads=64,
-    dim=64,
-    dstate=128,
-    ngroups=8,
-    num_predicted_tokens=4,
-    max_window=16,
-    state_dtype="bfloat16",
-    weight_dtype="float32",
-    has_z=False,
-    dt_softplus=True,
-)
+@sized(**{**SIZES, "dim": 64}, num_predicted_tokens=4, max_window=16, **TYPES, dt_softplus=True)
 def _ring_init(at: Any, device: str) -> dict[str, Any]:
     """Requests have replayed none to all of a window; scratch memory lets FlashInfer choose between two kernels."""
     from flashinfer.mamba import allocate_checkpointing_ssu_scratch
@@ -233,22 +212,13 @@ def _replayed(
     x_cache: Tensor,
     B_cache: Tensor,
     dt_cache: Tensor,
-    ring_start: Tensor,
-    prev_num_accepted_tokens: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor,
-    dt_bias: Tensor,
     state_batch_indices: Tensor,
-    dt_softplus: bool,
     z: Tensor | None = None,
-    **_scratch: Tensor,
+    **call: Any,
 ) -> tuple[Tensor, ...]:
-    slots, tokens, ring = state_batch_indices, x.shape[1], x_cache.shape[2]
-    start, count = (of_slots[slots].long() for of_slots in (ring_start, prev_num_accepted_tokens))
+    x, A, B, slots = call["x"], call["A"], call["B"], state_batch_indices
+    start, count = (call[name][slots].long() for name in ("ring_start", "prev_num_accepted_tokens"))
+    tokens, ring = x.shape[1], x_cache.shape[2]
     own = state[slots].float()
     for nth in range(ring - tokens):
         row = (slots, slice(None), (start + nth) % ring)
@@ -256,8 +226,8 @@ def _replayed(
         own = torch.where((nth < count)[:, None, None, None], after, own)
     is_full = (count + tokens > ring - tokens)[:, None, None, None]
     state[slots] = torch.where(is_full, own.to(state.dtype), state[slots])
-    steps = _steps(dt, dt_bias, soft=dt_softplus)
-    _, out = _scanned(own, x, steps, A, B, C, D)
+    steps = _steps(call["dt"], call["dt_bias"], soft=call["dt_softplus"])
+    _, out = _scanned(own, x, steps, A, B, call["C"], call["D"])
     for t in range(tokens):
         row = (slots, slice(None), (start + count + t) % ring)
         x_cache[row], B_cache[row], dt_cache[row] = x[:, t], B[:, t], steps[:, t, :, 0].to(dt_cache.dtype)
