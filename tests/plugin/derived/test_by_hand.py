@@ -172,11 +172,11 @@ def test_a_ring_replays_the_tokens_that_were_accepted(tokens, more, accepted):
         new = recurrent._ring_init(batch_size=2, num_predicted_tokens=tokens, max_window=window, seed=nth, **sizes)
         call |= {name: new[name].float() for name in ("x", "dt", "B", "C", "z")}
         call |= {name: call[name].float() for name in ("x_cache", "B_cache")}  # so that nothing is rounded on the way
-        out, state, *_ = recurrent._replayed(**call)
+        answer = recurrent._replayed(**call)
         one_by_one = {name: value for name, value in call.items() if name not in (*recurrent.SCRATCH, *RING_ONLY)}
         expected = recurrent._mamba_updated(**{**one_by_one, "state": own.clone()})
-        near(out, expected)
-        near(state.index_fill(0, slots, 0), untouched)
+        near(answer["output"], expected)
+        near(answer["new_state"].index_fill(0, slots, 0), untouched)
         pending = call["prev_num_accepted_tokens"]
         for request, slot in enumerate(slots.tolist()):
             count = min(counts[request], tokens)

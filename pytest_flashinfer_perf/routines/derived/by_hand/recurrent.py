@@ -203,7 +203,7 @@ def _ring_init(at: Any, device: str) -> dict[str, Any]:
         "ring_start": counts(0, ring),
         "prev_num_accepted_tokens": counts(0, at.max_window + 1),
         "out": torch.empty_like(x),
-        **dict(zip(SCRATCH, allocate_checkpointing_ssu_scratch(*scratch), strict=True)),
+        **dict(zip(SCRATCH, map(torch.zeros_like, allocate_checkpointing_ssu_scratch(*scratch)), strict=True)),
     }
 
 
@@ -215,7 +215,8 @@ def _replayed(
     state_batch_indices: Tensor,
     z: Tensor | None = None,
     **call: Any,
-) -> tuple[Tensor, ...]:
+) -> dict[str, Tensor]:
+    """All but the scratch memory, which only one of FlashInfer's two kernels writes."""
     x, A, B, slots = call["x"], call["A"], call["B"], state_batch_indices
     start, count = (call[name][slots].long() for name in ("ring_start", "prev_num_accepted_tokens"))
     tokens, ring = x.shape[1], x_cache.shape[2]
@@ -231,13 +232,14 @@ def _replayed(
     for t in range(tokens):
         row = (slots, slice(None), (start + count + t) % ring)
         x_cache[row], B_cache[row], dt_cache[row] = x[:, t], B[:, t], steps[:, t, :, 0].to(dt_cache.dtype)
-    return out if z is None else out * torch.nn.functional.silu(z.float()), state, x_cache, B_cache, dt_cache
+    out = out if z is None else out * torch.nn.functional.silu(z.float())
+    return dict(zip(RING, (out, state, x_cache, B_cache, dt_cache), strict=False))
 
 
 SCRATCH = ("cb_scaled", "cumAdt_vec", "cb_old")
 RING = {
     "output": Output(param="out"),
-    **{f"new_{name}": Output(param=name) for name in ("state", "x_cache", "B_cache", "dt_cache")},
+    **{f"new_{name}": Output(param=name) for name in ("state", "x_cache", "B_cache", "dt_cache", *SCRATCH)},
 }
 MAMBA_WORDS = {
     "state_dtype": ("bfloat16", "float16", "float32"),
