@@ -146,7 +146,7 @@ class Report:
     format: Annotated[str, f"`{FORMAT}`"]
     tuner: Annotated[str, "the function of FlashInfer that fresh processes tuned with"]
     seconds: Annotated[float, "that its processes took, without the wait for the GPU"]
-    versions: Annotated[Mapping[str, str | None], "of what is installed; `null` for what is not"]
+    versions: Annotated[Mapping[str, str | None], "of what is installed, with the card's UUID; `null` for what is not"]
     cases: Annotated[tuple[CaseFound, ...], "those with a race"]
     left_out: Annotated[tuple[LeftOut, ...], "the others"] = ()
     transfers: Annotated[tuple[Transfer, ...], "the worst first"] = ()

@@ -410,6 +410,7 @@ def test_a_tactic_that_hangs_costs_no_more_than_itself(file):
     assert f"FAIL {M8}: max_regret = 40%: tuned, 1 of 1 takes {name(4)}, +" in done.stdout
     made = found.read(file.path / "r.json", "--base")
     assert made.versions["flashinfer"]
+    assert made.versions["gpu_uuid"] is None
     assert made.cases[0].case == M8
     assert "| FAIL |" in file.path.joinpath("r.md").read_text()
     assert f"<h2>{M8}</h2>" in file.path.joinpath("r.html").read_text()
