@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -179,7 +179,6 @@ def _cutlass(p: CutlassFusedMoe, x: CutlassMoeInputs, _options: LaunchOptions) -
             x.stored.first,
             x.stored.second,
             out_dtype,
-            _scales(x.stored),
             output=x.out,
             activation_type=activation,
             enable_pdl=p.enable_pdl,
@@ -190,33 +189,35 @@ def _cutlass(p: CutlassFusedMoe, x: CutlassMoeInputs, _options: LaunchOptions) -
     return Built(launch, "cutlass", x._replace(stored=_as_passed(x.stored)))
 
 
-def _scales(stored: Stored) -> list[Tensor] | None:
+def _said_of(stored: Stored) -> dict[str, Any]:
+    """The scales, in the order of their kind, and the flags that tell this kind."""
+    if isinstance(stored, Plain):
+        return {"quant_scales": None}
     if isinstance(stored, Fp8):
-        return [stored.by_first, stored.between, stored.by_second, stored.unit]
+        return {"quant_scales": [stored.by_first, stored.between, stored.by_second, stored.unit]}
     if isinstance(stored, Nvfp4):
         first = [stored.unit, stored.first_blocks, stored.by_first]
-        return [*first, stored.between, stored.second_blocks, stored.by_second]
-    if isinstance(stored, Plain):
-        return None
+        second = [stored.between, stored.second_blocks, stored.by_second]
+        return {"quant_scales": [*first, *second], "input_sf": stored.x_blocks}
     scales = [stored.first_scales, stored.second_scales]
     if isinstance(stored, Blockwise):
-        return scales
+        return {"quant_scales": scales, "use_deepseek_fp8_block_scale": True}
     no_zeros = stored.unit.new_empty(0)
-    return [*scales, stored.unit, stored.between, no_zeros, no_zeros, stored.by_first, stored.by_second]
-
-
-def _said_of(stored: Stored) -> Mapping[str, Any]:
-    if isinstance(stored, Nvfp4):
-        return {"input_sf": stored.x_blocks}
-    if isinstance(stored, Int4):
-        return {"use_w4_group_scaling": True, "use_packed_weights": True}
-    return {"use_deepseek_fp8_block_scale": True} if isinstance(stored, Blockwise) else {}
+    scales += [stored.unit, stored.between, no_zeros, no_zeros, stored.by_first, stored.by_second]
+    return {"quant_scales": scales, "use_w4_group_scaling": True, "use_packed_weights": True}
 
 
 def _as_passed(stored: Stored) -> Stored:
     """As kernels take it. NVFP4: blocks' scales in tiles of 128 x 4, four to an int32; weights 16 to an int64."""
     if isinstance(stored, Int4):
-        return _interleaved(stored)
+        from flashinfer import fused_moe as own
+
+        return stored._replace(
+            first=own.interleave_moe_weights_for_sm90_mixed_gemm(stored.first.view(torch.uint8), "int4"),
+            first_scales=own.interleave_moe_scales_for_sm90_mixed_gemm(stored.first_scales, _narrow.GROUP),
+            second=own.interleave_moe_weights_for_sm90_mixed_gemm(stored.second.view(torch.uint8), "int4"),
+            second_scales=own.interleave_moe_scales_for_sm90_mixed_gemm(stored.second_scales, _narrow.GROUP),
+        )
     if not isinstance(stored, Nvfp4):
         return stored
     return stored._replace(
@@ -225,20 +226,6 @@ def _as_passed(stored: Stored) -> Stored:
         first_blocks=_stored.in_tiles(stored.first_blocks).view(torch.int32),
         second=stored.second.view(torch.int64),
         second_blocks=_stored.in_tiles(stored.second_blocks).view(torch.int32),
-    )
-
-
-def _interleaved(stored: Int4) -> Int4:
-    from flashinfer import fused_moe
-
-    weights, scales = (
-        getattr(fused_moe, f"interleave_moe_{what}_for_sm90_mixed_gemm") for what in ("weights", "scales")
-    )
-    return stored._replace(
-        first=weights(stored.first.view(torch.uint8), "int4"),
-        first_scales=scales(stored.first_scales, _narrow.GROUP),
-        second=weights(stored.second.view(torch.uint8), "int4"),
-        second_scales=scales(stored.second_scales, _narrow.GROUP),
     )
 
 
