@@ -17,7 +17,6 @@ from typing import Any
 from pytest_flashinfer_perf.gate import figures, noise
 from pytest_flashinfer_perf.gate.figures import RowFigure
 from pytest_flashinfer_perf.gate.noise import Noise, above, beyond
-from pytest_flashinfer_perf.rows.host_time import HostTime
 from pytest_flashinfer_perf.rows.row import Row
 
 
@@ -63,7 +62,7 @@ class Replicates:
     paired: bool
     within: float = 0.0
     placements: tuple[tuple[float, ...], ...] = ()  # of each process, where all have some
-    tick: float = 0.0  # of the clock, relative to the figure
+    besides: float = 0.0  # what placements do not show of this figure, such as the ticks of a clock
     load: float = 0.0  # by what others had of the machine it may be longer, where that counts
     share: float = 1.0  # of the figure, that the noise of its kind is of
 
@@ -106,23 +105,18 @@ def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool, who
     ticks = [
         noise.TICK_S / one.value for row, one in zip(both, times, strict=True) if row.provenance.instrument == "cupti"
     ]
-    tick = max(ticks, default=0.0)
-    in_time = _sides(
-        Domain.BUSY if has_gaps else Domain.TIME,
-        _kind(after[0], is_split=is_split),
-        times,
-        count,
-        paired=paired,
-        within=max(map(figures.median_uncertainty, both)),
-        tick=tick,
-    )
-    in_time = replace(in_time, load=_load(before, after, several=in_time.df >= ENOUGH))
+    tick, kind = max(ticks, default=0.0), _kind(after[0], is_split=is_split)
+    by_calls = noise.OF_CALLS * max(map(figures.scatter_of_calls, both)) if kind == "unknown" else 0.0
+    domain, besides = Domain.BUSY if has_gaps else Domain.TIME, math.hypot(tick, by_calls)
+    in_time = _sides(domain, kind, times, count, paired=paired, besides=besides)
+    load, within = _load(before, after, several=in_time.df >= ENOUGH), max(map(figures.median_uncertainty, both))
+    in_time = replace(in_time, load=load, within=within)
     counted = figures.cycles_alike(both, whole=whole)
     if not counted:
         return [in_time]
     kind = "cycles" if all(map(figures.is_long, both)) else "short"
     queued = _queued_gaps(both, times) if kind == "cycles" and has_gaps else 0.0
-    in_cycles = _sides(Domain.CYCLES, kind, counted, count, paired=paired, tick=max(tick, queued))
+    in_cycles = _sides(Domain.CYCLES, kind, counted, count, paired=paired, besides=max(tick, queued))
     return [in_cycles, in_time] if all(map(figures.paced_by_sms, both)) else [in_time, in_cycles]
 
 
@@ -147,18 +141,19 @@ def gap_replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool)
 def stamped_replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None:
     """The kernels' time as the stamps show it, of calls that were queued; None where a row has no such time.
 
-    Stamps take time themselves, as much on both sides. So what is compared is the time of the kernels before, and how
-    much longer the time between stamps became.
+    Stamps and gaps between queued launches take time too, as much on both sides. But on some streams a gap is twice as
+    long, and each placement has a stream of its own. So what is compared is the time of the kernels before, and how
+    much longer the time between stamps became at placements of which a quarter took less.
     """
     both = (*before, *after)
-    stamped = [one for row in both if (one := figures.between_stamps(row))]
+    stamped = [one.lower_quartile for row in both if (one := figures.between_stamps(row))]
     if len(stamped) < len(both):
         return None
     kernels = statistics.fmean(one.value for one in figures.kernel_times(both)[: len(before)])
-    own = statistics.fmean(one.value for one in stamped[: len(before)]) - kernels
-    left = [one.plus(-own).at_least(LEAST_LEFT * kernels) for one in stamped]
+    own = statistics.fmean(stamped[: len(before)]) - kernels
+    left = [RowFigure(max(LEAST_LEFT * kernels, one - own)) for one in stamped]
     differ = math.hypot(noise.STAMPS_DIFFER_S, _of_queued_gaps(own)) / kernels
-    return _sides(Domain.STAMPS, "stamps", left, len(before), paired=paired, tick=differ)
+    return _sides(Domain.STAMPS, "stamps", left, len(before), paired=paired, within=differ)
 
 
 def _queued_gaps(rows: Sequence[Row], times: Sequence[RowFigure]) -> float:
@@ -189,14 +184,11 @@ def host_replicates(domain: Domain, before: Sequence[Row], after: Sequence[Row],
     machine's own.
     """
     both = (*before, *after)
-    seen = tuple(1e-6 * us for row in both if row.host and (us := _host_us(row.host, domain)))
+    figure = "comparable_us" if domain is Domain.HOST else "comparable_plan_us"
+    seen = tuple(1e-6 * us for row in both if row.host and (us := getattr(row.host, figure)))
     if len(seen) < len(both):
         return None
     return Replicates(domain, domain.value, seen[: len(before)], seen[len(before) :], paired)
-
-
-def _host_us(host: HostTime, domain: Domain) -> float | None:
-    return host.comparable_us if domain is Domain.HOST else host.comparable_plan_us
 
 
 def _kind(row: Row, *, is_split: bool) -> str:
@@ -268,7 +260,7 @@ def _noise(seen: Replicates, expected: Noise | None, pool: Noise | None) -> Nois
 
 def _prior(seen: Replicates, pool: Noise | None) -> Noise:
     """By its placements; without these, by all cases of its kind; last, what is assumed."""
-    placed = noise.placed(seen.kind, seen.placements, seen.tick, seen.share)
+    placed = noise.placed(seen.kind, seen.placements, seen.besides, seen.share)
     return placed or pool or noise.assumed(seen.kind, seen.within, seen.share)
 
 

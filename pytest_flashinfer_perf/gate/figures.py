@@ -6,6 +6,7 @@ functions take the rows of both sides. What cannot have been measured counts as 
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -27,6 +28,13 @@ def median_uncertainty(row: Row) -> float:
     return median_error(relative_iqr, max(1, row.stats.rounds))
 
 
+def scatter_of_calls(row: Row) -> float:
+    """The relative error of the time in which kernels ran, were it measured by one of the calls; 0 if unknown."""
+    calls = row.timed.busy_per_call or ()
+    low, middle, high = statistics.quantiles(calls, n=4) if len(calls) > 1 and all(map(positive, calls)) else (1.0,) * 3
+    return median_error((high - low) / middle, 1)
+
+
 def placement_figures(row: Row, figure: Literal["median", "busy", "cycles"]) -> tuple[float, ...]:
     """That figure of each placement; nothing where one lacks it."""
     values = [positive(getattr(placement, figure)) for placement in row.provenance.placements]
@@ -40,11 +48,13 @@ class RowFigure:
     value: float
     placements: tuple[float, ...] = ()
 
+    @property
+    def lower_quartile(self) -> float:
+        """Of its placements; of a row without them its only value."""
+        return sorted(self.placements)[(len(self.placements) - 1) // 4] if self.placements else self.value
+
     def times(self, factor: float) -> RowFigure:
         return RowFigure(self.value * factor, tuple(value * factor for value in self.placements))
-
-    def at_least(self, least: float) -> RowFigure:
-        return RowFigure(max(least, self.value), tuple(max(least, value) for value in self.placements))
 
     def plus(self, summand: float) -> RowFigure:
         return RowFigure(self.value + summand, tuple(value + summand for value in self.placements))

@@ -169,12 +169,12 @@ def _witnessed(judged: Judged, *, paired: bool) -> Judged:
 
 
 def contradicts(witness: Effect, claim: Effect) -> bool:
-    """Whether a witness shows less than a share ALIKE of a change, and that is beyond the noise of both."""
+    """Whether what a witness shows is nearer to no change than to this one, and that is beyond the noise of both."""
     error = math.hypot(witness.error, claim.error)
     beyond_noise = noise.beyond(effects.RISK, min(witness.noise.df, claim.noise.df)) * error
     sign = math.copysign(1.0, claim.change)
     missing, shown = sign * (claim.change - witness.change), sign * witness.change
-    return missing > beyond_noise and shown < ALIKE * abs(claim.change)
+    return missing > beyond_noise and 2 * shown < abs(claim.change)
 
 
 # Gaps between kernels change with the machine's load, and kernels do not. They are shown beside a case's kernels.

@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -32,7 +32,7 @@ ASSUMED = {
     "gaps": 0.06,
     "gaps of launches": 0.7,
     "gaps of graphs": 0.3,
-    "stamps": 0.03,
+    "stamps": 0.01,
     "wall": 0.10,
     "host": 0.07,
     "plan": 0.15,
@@ -50,15 +50,17 @@ UNSEEN = {
     "gaps": 0.06,
     "gaps of launches": 0.5,
     "gaps of graphs": 0.2,
-    "stamps": 0.015,
     "wall": 0.10,
 }
+# Functions whose calls differ by 1 to 2 % among copies of their arguments, as attention in torch does, differ by 0.2 to
+# 1.6 % between processes; those whose calls agree better do not (evidence/gaps-h200.md).
+OF_CALLS = 0.32  # of the error that the median of a single call would have
 # What all processes of a side share and the other side's need not, by the host's clock: evidence/busy-cpu.md.
 BETWEEN_SIDES = {"wall": 0.0125}
 TICK_S = 32e-9 / math.sqrt(12)  # CUPTI's clock ticks in 32 ns: the sd of what is rounded to that
-# Launches of stamps take 3.5 us, which differ by 0.01 to 0.2 us between processes. The rest of the time in which no
+# Launches of stamps take 3.5 us, which differ by 0.03 to 0.4 us between processes. The rest of the time in which no
 # kernel runs are gaps of queued launches: 0.3 to 22 us, which differ by 2 to 10 % (evidence/gaps-h200.md).
-STAMPS_S, STAMPS_DIFFER_S, QUEUED_GAPS = 3.5e-6, 0.1e-6, 0.07
+STAMPS_S, STAMPS_DIFFER_S, QUEUED_GAPS = 3.5e-6, 0.2e-6, 0.07
 
 
 @dataclass(frozen=True)
@@ -88,11 +90,11 @@ def assumed(kind: str, within: float = 0.0, share: float = 1.0) -> Noise:
     return Noise((share * ASSUMED[kind]) ** 2 + within**2, ASSUMED_DF, "assumed")
 
 
-def placed(kind: str, processes: Sequence[Sequence[float]], tick: float = 0.0, share: float = 1.0) -> Noise | None:
+def placed(kind: str, processes: Sequence[Sequence[float]], besides: float = 0.0, share: float = 1.0) -> Noise | None:
     """From the figures of each process's placements, whose mean that process's figure nearly is.
 
-    None where a process has too few. `tick` is what the clock rounds by, relative to the figure, and `share` the part
-    of the figure that has the noise of its kind.
+    None where a process has too few. `besides` is what they do not show of this figure, as what its clock rounds by,
+    and `share` the part of the figure that has the noise of its kind.
     """
     if not processes or min(map(len, processes)) < FEWEST_PLACEMENTS:
         return None
@@ -100,7 +102,7 @@ def placed(kind: str, processes: Sequence[Sequence[float]], tick: float = 0.0, s
     df = sum(len(process) - 1 for process in logs)
     each = sum(variance(process) * (len(process) - 1) for process in logs) / df
     seen = each * statistics.fmean(1 / len(process) for process in logs)
-    unseen = (share * UNSEEN[kind]) ** 2 + tick**2
+    unseen = (share * UNSEEN[kind]) ** 2 + besides**2
     total = seen + unseen
     return Noise(total, total**2 / (seen**2 / df + unseen**2 / ASSUMED_DF), "placements")
 
@@ -170,11 +172,15 @@ def beyond(p: float, df: float) -> float:
 
 def upper_share(share: float, trials: float, risk: float) -> float:
     """The upper confidence bound of a share that was seen in so many independent trials (Clopper and Pearson)."""
-    low, high = share, 1.0
-    for _ in range(60 if share < 1 else 0):
+    fewer, more = trials * (1 - share), trials * share + 1
+    return _last_for_which(lambda truth: _incomplete_beta(1 - truth, fewer, more) > risk, share, 1.0) if fewer else 1.0
+
+
+def _last_for_which(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """The place between these two up to which it holds, by bisection."""
+    for _ in range(80):
         middle = (low + high) / 2
-        as_few = _incomplete_beta(1 - middle, trials * (1 - share), trials * share + 1)
-        low, high = (middle, high) if as_few > risk else (low, middle)
+        low, high = (middle, high) if holds(middle) else (low, middle)
     return high
 
 
@@ -226,9 +232,5 @@ def trigamma(x: float) -> float:
 
 
 def inverse_trigamma(y: float) -> float:
-    """By bisection in the logarithm: trigamma falls from infinity to zero."""
-    low, high = math.log(1e-6), math.log(1e9)
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if trigamma(math.exp(middle)) > y else (low, middle)
-    return math.exp(high)
+    """In the logarithm: trigamma falls from infinity to zero."""
+    return math.exp(_last_for_which(lambda log: trigamma(math.exp(log)) > y, math.log(1e-6), math.log(1e9)))

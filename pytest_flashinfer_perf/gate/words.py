@@ -128,7 +128,7 @@ def _implementation(case: ComparedCase) -> Iterator[str]:
     come = [name for name in after or () if name not in (before or ())]
     if before is None or after is None or not (gone or come) or UNKNOWN in (*gone, *come):
         return
-    now = f"now the {' and '.join(come)}" if come else f"no longer the {' and '.join(gone)}"
+    now = f"now {'' if gone else 'also '}the {' and '.join(come)}" if come else f"no longer the {' and '.join(gone)}"
     earlier = (f"in the baseline {why}" for why in _lacking(case.before, come))
     reasons = ", ".join([*_lacking(case.after, gone), *earlier, *_switched(case)])
     yield f"{now} implementation: {reasons}" if reasons else f"{now} implementation"

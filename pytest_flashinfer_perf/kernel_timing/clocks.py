@@ -6,6 +6,7 @@ A compute-bound kernel needs the same cycles whatever the power cap does to its 
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -111,9 +112,8 @@ def read(stamps: Tensor) -> Clocks:
     """The medians over the SMs that both stamps reached, from [before and after, call, SM, time and cycles]."""
     before, after = stamps.cpu()
     elapsed = (after - before).double()  # nanoseconds since boot do not fit in a double, their differences do
-    seen = (before[..., 0] > 0) & (after[..., 0] > 0) & (elapsed[..., 0] > 0)
-    cycles = [elapsed[i, reached, 1].median().item() for i, reached in enumerate(seen)]
-    ghz = [(elapsed[i, reached, 1] / elapsed[i, reached, 0]).median().item() for i, reached in enumerate(seen)]
+    elapsed[(before[..., 0] == 0) | (after[..., 0] == 0) | (elapsed[..., 0] <= 0)] = math.nan
+    cycles, ghz = torch.stack((elapsed[..., 1], elapsed[..., 1] / elapsed[..., 0])).nanmedian(dim=-1).values.tolist()
     return Clocks(tuple(cycles), tuple(ghz))
 
 

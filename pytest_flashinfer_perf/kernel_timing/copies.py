@@ -166,21 +166,22 @@ class _Copy:
     known: dict[int, tuple[Any, Any]] = field(default_factory=dict)
 
     def of(self, tree: Any) -> Any:
-        if id(tree) in self.still or not (isinstance(tree, Tensor) or is_container(tree)):
+        one = id(tree)  # once: filelock, which FlashInfer imports, runs Python for each call of id()
+        if one in self.still or not (isinstance(tree, Tensor) or is_container(tree)):
             return tree
-        if id(tree) not in self.known:
-            self.known[id(tree)] = tree, None
-            self.known[id(tree)] = tree, self._tensor(tree) if isinstance(tree, Tensor) else self._container(tree)
-        made = self.known[id(tree)][1]
+        if one not in self.known:
+            self.known[one] = tree, None
+            self.known[one] = tree, self._tensor(tree) if isinstance(tree, Tensor) else self._container(tree)
+        made = self.known[one][1]
         if made is None:
             raise NotCopiedError(f"an argument, a {type(tree).__name__}, contains itself")
         return made
 
     def _tensor(self, given: Tensor) -> Tensor:
-        if id(given) not in self.makers:
+        maker = self.makers.get(id(given))
+        if maker is None:
             return given
-        key, make = self.makers[id(given)]
-        made = make(self.memory[key])
+        made = maker[1](self.memory[maker[0]])
         vars(made).update({name: self.of(value) for name, value in vars(given).items()})
         return made
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -99,7 +99,7 @@ class Driver:
         self._depth[thread] += 1
         if not self._counting:
             return
-        line = self.lines.setdefault(data.correlation_id, _line(sys._getframe().f_back))  # noqa: SLF001
+        line = self.lines.setdefault(data.correlation_id, leading_to(sys._getframe().f_back))  # noqa: SLF001
         if self._depth[thread] == 1 and waits(data.function_name):
             self.waited.append(line)
 
@@ -109,37 +109,26 @@ def waits(function: str) -> bool:
     return bool(WAITS.search(function)) and not ASYNCHRONOUS_COPY.search(function)
 
 
-def _line(frame: FrameType | None) -> str | None:
-    place = leading_to(frame)
-    return str(place) if place else None
-
-
 # Find the line of Python that leads to a call, outside of torch and of this package.
 
 TORCH = Path(torch.__file__).parent
 
 
-class Place(NamedTuple):
-    file: str
-    line: int
-    function: str
-
-    def __str__(self) -> str:
-        """The place with its file relative to site-packages or to the working directory."""
-        _, installed, inside = self.file.rpartition("/site-packages/")
-        path = Path(inside if installed else self.file)
-        here = Path.cwd()
-        shown = path.relative_to(here) if path.is_relative_to(here) else path
-        return f"{shown}:{self.line} in {self.function}"
-
-
-def leading_to(frame: FrameType | None) -> Place | None:
+def leading_to(frame: FrameType | None) -> str | None:
     while frame is not None:
         code = frame.f_code
         if is_callers(code.co_filename):
-            return Place(code.co_filename, frame.f_lineno, code.co_name)
+            return f"{_shown(code.co_filename)}:{frame.f_lineno} in {code.co_name}"
         frame = frame.f_back
     return None
+
+
+@functools.cache
+def _shown(file: str) -> Path:
+    """The file relative to site-packages or to the working directory."""
+    _, installed, inside = file.rpartition("/site-packages/")
+    path, here = Path(inside if installed else file), Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 @functools.cache
@@ -201,9 +190,9 @@ class Watch:
     """Attribute allocations to the line of Python that runs meanwhile, other than lines of torch or this package."""
 
     totals: Callable[[], tuple[int, int]]
-    _place: Place | None = None
+    _place: str | None = None
     _seen: tuple[int, int] = (0, 0)
-    _found: dict[Place | None, tuple[int, int]] = field(default_factory=dict)
+    _found: dict[str | None, tuple[int, int]] = field(default_factory=dict)
 
     def lines(self, call: Call) -> list[HostLine]:
         self._seen, other = self.totals(), sys.gettrace()
@@ -213,10 +202,7 @@ class Watch:
         finally:
             sys.settrace(other)
         self._attribute()
-        return [
-            HostLine(ALLOCATION, str(place) if place else None, count, size)
-            for place, (count, size) in self._found.items()
-        ]
+        return [HostLine(ALLOCATION, place, *count_and_size) for place, count_and_size in self._found.items()]
 
     def _traced(self, frame: FrameType, event: str, _argument: Any) -> Any:
         """Called when a function starts, when a line starts, and when a function returns to its caller's line."""

@@ -10,7 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pytest_flashinfer_perf.config.settings import Measuring
 
@@ -27,28 +27,21 @@ CALLS_SHARE, WARMUP_SHARE = 0.8, 0.02  # shares of the wall time; the rest is fo
 OUT_OF_TIME = "wall time"
 
 
-@dataclass
+@dataclass(frozen=True)
 class TimeBudget:
     """The wall time for all calls of one case."""
 
     seconds: float
-    clock: Callable[[], float] = time.perf_counter
-    _end: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._end = self.clock() + self.seconds
-
-    @property
-    def left(self) -> float:
-        return self._end - self.clock()
+    clock: Callable[[], float]
+    start: float
 
     @property
     def spent(self) -> float:
-        return self.seconds - self.left
+        return self.clock() - self.start
 
 
 def budget(how: Measuring, clock: Callable[[], float] = time.perf_counter) -> TimeBudget:
-    return TimeBudget(WALL_FACTOR * how.max_time, clock)
+    return TimeBudget(WALL_FACTOR * how.max_time, clock, clock())
 
 
 def makes_trial(how: Measuring) -> bool:
@@ -135,4 +128,5 @@ class Sampling:
 
     def _affordable(self, seen: Sequence[Sequence[float]]) -> bool:
         """Whether there is time for another placement like those before, and for the last one."""
-        return not seen or 2 * self.budget.spent / len(seen) <= self.budget.left
+        spent = self.budget.spent
+        return not seen or spent + 2 * spent / len(seen) <= self.budget.seconds

@@ -146,12 +146,7 @@ def _say(accepted: tuple[tuple[int, int], bool]) -> str:
 
 
 def package(module: str, distribution: str, what: str) -> Requirement:
-    def require(_device: Device) -> str | None:
-        if _is_there(module):
-            return None
-        return f"{what} needs {distribution}: pip install {distribution}"
-
-    return require
+    return lambda _device: None if _is_there(module) else f"{what} needs {distribution}: pip install {distribution}"
 
 
 def packages_not_here() -> Iterator[str]:

@@ -189,6 +189,7 @@ def during(watches: Sequence[LoadWatch], samples: Sequence[float] = ()) -> Conte
     if not spans or seconds <= 0:
         return None
     cores = max(one.cores for span in spans for one in span)
+    preempted = _sum((one.preempted, other.preempted) for one, other in spans)
     ready = [one.others for span in spans for one in span if one.others is not None]
     return Contention(
         seconds=seconds,
@@ -197,7 +198,7 @@ def during(watches: Sequence[LoadWatch], samples: Sequence[float] = ()) -> Conte
         taken=_taken(spans[0][0], spans[-1][1], cores),
         stolen=_share(_sum((one.stolen, other.stolen) for one, other in spans), cores * seconds),
         stalled=_share(_sum((one.stalled, other.stalled) for one, other in spans), seconds),
-        preempted=_whole(_sum((one.preempted, other.preempted) for one, other in spans)),
+        preempted=None if preempted is None else round(preempted),
         load=statistics.fmean(ready) if ready else None,
         in_steps=in_steps(samples),
     )
@@ -233,10 +234,6 @@ def _sum(pairs: Iterator[tuple[float | None, float | None]]) -> float | None:
 
 def _share(part: float | None, whole: float) -> float | None:
     return None if part is None else min(1.0, max(0.0, part / whole))
-
-
-def _whole(count: float | None) -> int | None:
-    return None if count is None else round(count)
 
 
 def in_steps(samples: Sequence[float]) -> bool:

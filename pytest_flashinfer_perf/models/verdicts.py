@@ -142,12 +142,11 @@ def judged_traffic(
         parts[name].append((name, timed))
     whole = sum(timed.after or 0.0 for _, timed in kernels)
     base = sum(timed.before or 0.0 for _, timed in kernels)
-    change, unsure, apart = _change(kernels)
+    change, unsure, _ = _change(kernels)
     sentences = [] if change is None else [f"{change:+.2%} +- {unsure:.2%} of GPU time", *_by_api(parts, base)]
-    sentences.append(_of_time(whole, traffic))
-    unmeasured = [name for name, timed in kernels if timed.after is None]
-    left_out = [*(kernel.name for kernel in plan.gaps), *unmeasured, *apart]
-    sentences += [f"without some calls of {_listed(left_out)}"] if left_out else []
+    measured = sum(kernel.count for kernel in plan.kernels if _timed(kernel, cases).after is not None)
+    share = measured / sum(kernel.count for kernel in plan.kernels)
+    sentences.append(f"{_of_time(whole, traffic)}{'' if share == 1 else f' in {share:.1%} of the calls'}")
     named = {SUM: kernels, **parts}
     worse = tuple(sentence for name, part in named.items() for sentence in _exceeded(name, part, traffic, limits(name)))
     unknown = [sentence for name, part in named.items() for sentence in _unjudged(name, part, limits(name))]

@@ -77,11 +77,10 @@ def add_keywords(items: list[pytest.Item]) -> None:
 
     The wrapper that a backend calls may have the name of another routine, which selects that one's cases alone.
     """
-    routines = all_routines()
     for item in items:
         case = _case_of(item)
         if case is not None:
-            others = routines.keys() - {case.routine.name}
+            others = all_routines().keys() - {case.routine.name}
             item.extra_keyword_matches.update(case.keywords - others)
 
 
@@ -113,6 +112,8 @@ def deselect_empty(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 def verify_project(items: list[pytest.Item], settings: Settings) -> None:
     """Raise for names of routines and backends in the settings file that neither the package nor this run has."""
+    if not (settings.quarantine or settings.checking.tolerances):
+        return
     routines = dict(all_routines())
     for item in items:
         case = _case_of(item)

@@ -21,7 +21,7 @@ from pytest_flashinfer_perf.machine.garbage import freeze_imports, importing
 from pytest_flashinfer_perf.plugin import named_files, options, read_options, results
 from pytest_flashinfer_perf.plugin.results import Board
 from pytest_flashinfer_perf.rows.step import StepPlan
-from pytest_flashinfer_perf.session import progress, reports, stash
+from pytest_flashinfer_perf.session import benchmark_rows, progress, reports, stash
 from pytest_flashinfer_perf.session import setup as running
 from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, confirms, measures
 from pytest_flashinfer_perf.session.workers import usage_errors_sent
@@ -71,6 +71,8 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
         config.pluginmanager.register(results.SmallDocuments(config), "flashinfer-perf-stored")
     if not config.option.collectonly:
         config.pluginmanager.register(results.ResultFiles(config, board), "flashinfer-perf-result-files")
+        if config.pluginmanager.hasplugin("benchmark") and results.writes(config):
+            config.pluginmanager.register(benchmark_rows.MachineFacts(config), "flashinfer-perf-machine")
     if confirms():
         return
     if not config.option.collectonly:

@@ -273,6 +273,11 @@ def verify(config: pytest.Config, settings: Settings) -> None:
     verify_outputs(outputs, [*_read(config, settings), *programs])
 
 
+def writes(config: pytest.Config) -> bool:
+    """Whether pytest-benchmark's files are asked for."""
+    return json_of(config) is not None or _saves(config)
+
+
 def _saves(config: pytest.Config) -> bool:
     options = ("perf_save_baseline", "benchmark_save", "benchmark_autosave")
     return any(config.getoption(option, None) for option in options)

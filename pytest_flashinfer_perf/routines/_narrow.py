@@ -112,10 +112,15 @@ class Blocked:
     def dequantised(self) -> Tensor:
         exponents = self.scales.dtype == torch.uint8
         scales = (from_ue8m0(self.scales) if exponents else self.scales.float()) * self.factor
-        packed = self.values.dtype == torch.uint8
-        values = from_e2m1(unpacked(self.values)) if packed else self.values.float()
-        blocks: Tensor = values.unflatten(-1, (-1, self.block)) * scales[..., None]
+        blocks: Tensor = _numbers(self.values).unflatten(-1, (-1, self.block)) * scales[..., None]
         return blocks.flatten(-2)
+
+
+def _numbers(values: Tensor) -> Tensor:
+    """Of FP4, two to a byte; of INT4, two to a signed byte; of wider types."""
+    if values.dtype == torch.int8:
+        return torch.stack((values << 4 >> 4, values >> 4), -1).flatten(-2).float()
+    return from_e2m1(unpacked(values)) if values.dtype == torch.uint8 else values.float()
 
 
 def largest(x: Tensor) -> float:
@@ -154,6 +159,14 @@ def mxfp4(x: Tensor) -> Blocked:
     scales = to_ue8m0(blocks.abs().amax(-1) / E2M1_MAX)
     values = to_e2m1(blocks / from_ue8m0(scales)[..., None])
     return Blocked(packed(values.flatten(-2)), scales, MX_BLOCK)
+
+
+def int4(x: Tensor) -> Blocked:
+    """Whole numbers from -8 to 7, and 16-bit scales of GROUP of them."""
+    blocks = x.float().unflatten(-1, (-1, GROUP))
+    scales = (blocks.abs().amax(-1) / 7).clamp_min(torch.finfo(torch.bfloat16).tiny).to(torch.bfloat16)
+    whole = (blocks / scales.float()[..., None]).round().clamp(-8, 7).to(torch.int8)
+    return Blocked(packed(whole.flatten(-2) & 0xF), scales, GROUP)
 
 
 def nvfp4(x: Tensor, global_scale: float) -> Blocked:

@@ -63,7 +63,7 @@ RUNS: dict[str, frozenset[str]] = {
 BACKENDS = frozenset(["cute-dsl-prims", "alphamoe", "unified", "cuda", "flashinfer", "triton", "fla"])
 OF_RECORDINGS = ("actual_seq_lens_kv", "actual_seq_lens_q", "expert_counts")
 FLAGS_HERE_ONLY = frozenset(["return_lse", "empty_first", "ragged", "expert_load", "use_mxfp4", *OF_RECORDINGS])
-VALUES_HERE_ONLY: dict[str, tuple[str, ...]] = {"cutlass_variant": ("deepseek_fp8_block_scale",)}
+VALUES_HERE_ONLY: dict[str, tuple[str, ...]] = {"cutlass_variant": ("deepseek_fp8_block_scale", "w4a8")}
 
 
 def may_be_api(routine: str) -> bool:

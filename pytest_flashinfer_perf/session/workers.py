@@ -30,9 +30,10 @@ MOST_STILLBORN = 3
 NOTICED_S = 1.0  # the connection to a host ends with the worker that is heard of through it, or a moment later
 DIST = {
     "each": "every worker would measure every case",
-    "loadscope": "a case that ends its worker would be run again by each that replaces it",
-    "loadfile": "a case that ends its worker would be run again by each that replaces it",
-    "loadgroup": "a case that ends its worker would be run again by each that replaces it",
+    **dict.fromkeys(
+        ("loadscope", "loadfile", "loadgroup"),
+        "a case that ends its worker would be run again by each that replaces it",
+    ),
     "worksteal": "what becomes of a dead worker's cases is not tried here",
 }
 
@@ -250,10 +251,7 @@ class WorkerErrorRelay:
         with usage_errors_sent(session.config):
             return (yield)
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        with usage_errors_sent(session.config):
-            return (yield)
+    pytest_runtestloop = pytest_collection
 
 
 @contextmanager

@@ -53,9 +53,8 @@ def hook_graphs(recorder: CallRecorder) -> None:
     def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
         with recorder.lock:
             recorder.capturing += 1
-            recorder.here.graph = Graph()
+            recorder.here.graph = Graph(graph)
             recorder.graphs.append(recorder.here.graph)
-            setattr(graph, MARK, recorder.here.graph)
         try:
             return begin(graph, *args, **kwargs)
         except BaseException:

@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,12 +72,19 @@ class Captured:
 
 
 class Graph:
-    """A CUDA graph: the calls that were captured, how often it was replayed, and the replay that is read next."""
+    """What a CUDA graph captured: its calls, how often it was replayed, and the replay that is read next."""
 
-    def __init__(self) -> None:
+    def __init__(self, graph: Any) -> None:
+        self.graph = weakref.ref(graph)
+        setattr(graph, MARK, self)
         self.calls: dict[tuple[Key, int], Captured] = {}
         self.replays = self.settled = 0
         self.due = math.inf
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is gone, or has captured anew."""
+        return getattr(self.graph(), MARK, None) is not self
 
 
 class Here(threading.local):
@@ -340,6 +348,11 @@ class CallRecorder:
             if one.buffers:
                 graph.due = min(graph.due, graph.replays + max(1, (tally.due - tally.count) / one.times))
 
+    def forget(self, graph: Graph) -> None:
+        self.graphs.remove(graph)
+        for state in {one.state for one in graph.calls.values()} - {NO_STATE}:
+            state.graphs.remove(graph)
+
     def tally_now(self, one: Captured) -> CallTally | None:
         if one.tally is None or not one.key[1]:
             return one.tally
@@ -354,8 +367,10 @@ class CallRecorder:
     def lines(self, *, anew: bool) -> list[dict[str, Any]]:
         """What has changed since the last time, for the piece; all that is known, where it begins anew."""
         with self.lock:
-            for graph in self.graphs:
+            for graph in list(self.graphs):
                 self.settle(graph)
+                if graph.is_over:
+                    self.forget(graph)
             self.read_copies()
             self.room = [MOST_NUMBERS] if anew else self.room
             made = list(changes(self.tallies.values(), self.room, anew=anew))

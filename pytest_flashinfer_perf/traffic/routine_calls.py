@@ -10,7 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytest_flashinfer_perf.routines._offsets import as_list
-from pytest_flashinfer_perf.traffic.problem import BYTES, Effort, GivenCall, NoCaseError, PosedProblem, posed
+from pytest_flashinfer_perf.traffic.problem import (
+    ATTENTION_S,
+    BYTES,
+    Effort,
+    GivenCall,
+    NoCaseError,
+    PosedProblem,
+    posed,
+)
 
 DECODE = "BatchDecodeWithPagedKVCacheWrapper"
 PAGED = "BatchPrefillWithPagedKVCacheWrapper"
@@ -50,7 +58,7 @@ def _attention(x: GivenCall, routine: str, lengths: tuple[Lengths, Lengths], siz
     causal = params.get("causal") or routine in (DECODE, MLA)
     pairs = sum(of_q * of_kv - causal * of_q * (of_q - 1) // 2 for of_q, of_kv in zip(q, kv, strict=True))
     nbytes = sum(kv) * token * BYTES.get(kv_dtype, 1) + 2 * sum(q) * heads * (qk + vo)
-    return posed(x, routine, params, Effort(nbytes, 2.0 * pairs * heads * (qk + vo)), backend)
+    return posed(x, routine, params, Effort(nbytes, 2.0 * pairs * heads * (qk + vo), ATTENTION_S), backend)
 
 
 def _widths(p: dict[str, Any]) -> tuple[int, int, int]:

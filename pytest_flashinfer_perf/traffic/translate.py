@@ -112,3 +112,5 @@ def _further(x: GivenCall, api: Api, known: set[str]) -> Iterator[tuple[str, Any
         is_of_case = name in api.arguments and name not in known and name not in NOT_OF_A_CASE
         if is_of_case and isinstance(value, (bool, int, float, str)):
             yield name, value
+    if special_cases.DRAWN_FROM.keys() <= {*api.arguments}:
+        yield from special_cases.DRAWN_FROM.items()

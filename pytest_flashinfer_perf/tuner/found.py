@@ -85,6 +85,11 @@ class CaseFound:
     written: Annotated[bool | None, "whether the cache file that was written leads to one of the best"] = None
     took_s: Annotated[float, "seconds for the whole case"] = 0.0
 
+    @property
+    def glob_names(self) -> tuple[str, str]:
+        """The names by which a glob of the settings file can select it."""
+        return self.case, f"{self.family}/{self.case}"
+
     def tactic(self, name: str) -> TacticFound | None:
         return next((one for one in self.tactics if one.tactic == name), None)
 
@@ -141,7 +146,7 @@ class Report:
     format: Annotated[str, f"`{FORMAT}`"]
     tuner: Annotated[str, "the function of FlashInfer that fresh processes tuned with"]
     seconds: Annotated[float, "that its processes took, without the wait for the GPU"]
-    versions: Annotated[Mapping[str, str | None], "of what is installed; `null` for what is not"]
+    versions: Annotated[Mapping[str, str | None], "of what is installed, with the card's UUID; `null` for what is not"]
     cases: Annotated[tuple[CaseFound, ...], "those with a race"]
     left_out: Annotated[tuple[LeftOut, ...], "the others"] = ()
     transfers: Annotated[tuple[Transfer, ...], "the worst first"] = ()

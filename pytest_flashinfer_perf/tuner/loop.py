@@ -55,7 +55,8 @@ class TunerLoop:
         if not cases:
             raise pytest.UsageError("no tuner to look at: these arguments select no test with a case")
         self._verify()
-        self._job.say("begins", versions={name: v and str(v) for name, v in provenance.versions().items()})
+        known = {**provenance.versions(), "gpu_uuid": self._config.stash[DEVICE].uuid}
+        self._job.say("begins", versions={name: v and str(v) for name, v in known.items()})
         try:
             for case in cases:
                 if case.identity.case not in self._job.done:

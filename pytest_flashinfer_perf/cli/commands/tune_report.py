@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         start = time.monotonic()
         cases, left_out = runs.cases()
         took_s = time.monotonic() - start
-    judged = tuple(judge.transfers(cases)), (*judge.findings(cases, limits), *judge.grown(cases, before))
+    judged = tuple(judge.transfers(cases)), (*judge.findings(cases, limits), *judge.grown(cases, before, limits))
     what = runs.versions, tuple(cases), tuple(left_out)
     made = Report(found.FORMAT, args.tuner, round(took_s, 1), *what, *judged)
     _write(made, args, folder)

@@ -188,11 +188,11 @@ LINES: Mapping[str, LineSpecial] = {
     # Room for any lengths, which `init` draws: into less of it they may not fit.
     "rope_quantize_fp8_append_paged_kv_cache": LineSpecial(axes={"num_pages": "batch_size*seq_len"}),
 }
-_DRAWN_FROM = {"seed": "42", "offset": "0"}  # else it is torch's generator, which adds two kernels to a graph
+DRAWN_FROM = {"seed": "42", "offset": "0"}  # else it is torch's generator, which adds two kernels to a graph
 # What upstream takes where a line has no such flag, by the API's family, of what an API has as an axis or an argument.
 DEFAULTS: Mapping[str, Mapping[str, str]] = {
     "rope": {"input_dtype": "float16"},
-    "sampling": {"top_k": "50", "top_p": "0.9", "min_p": "0.1", "num_speculate_tokens": "5", **_DRAWN_FROM},
+    "sampling": {"top_k": "50", "top_p": "0.9", "min_p": "0.1", "num_speculate_tokens": "5", **DRAWN_FROM},
     "topk": {"top_k": "50", "max_len": "4096"},
     "gdn_decode": _GDN,
     "gdn_prefill": {**_GDN, "s_qo": "2048"},

@@ -6,6 +6,7 @@ Scales of blocks are in linear order here; backends convert them in `takes`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -94,6 +95,47 @@ def in_fp8(x: Tensor, first: ExpertWeights, second: ExpertWeights) -> Fp8:
 def _expert_in_fp8(expert: Tensor) -> tuple[Tensor, ...]:
     quantised = _narrow.per_tensor(expert.float())
     return quantised.values, *_numbers(expert, quantised.scale)
+
+
+class Int4(NamedTuple):
+    """INT4 weights in units of their expert's; tokens and intermediate values in 16 bits, made FP8 by the kernel."""
+
+    x: Tensor
+    unit: Tensor  # [hidden], by which tokens are multiplied before they become FP8
+    first: Tensor
+    first_scales: Tensor  # of each 128 of a row
+    by_first: Tensor  # [experts], `unit` taken out again
+    between: Tensor  # [intermediate]
+    second: Tensor
+    second_scales: Tensor
+    by_second: Tensor  # [experts], `between` taken out again
+
+    def layer(self) -> ExpertLayer:
+        return ExpertLayer(
+            _to_fp8(self.x * self.unit),
+            lambda number: Blocked(self.first[number], self.first_scales[number], GROUP).dequantised(),
+            lambda number: Blocked(self.second[number], self.second_scales[number], GROUP).dequantised(),
+            self.by_first,
+            self.by_second,
+            lambda act: _to_fp8(act * self.between),
+        )
+
+
+def in_int4(x: Tensor, first: ExpertWeights, second: ExpertWeights, dtype: torch.dtype) -> Int4:
+    """Factors of tokens are powers of two, so that they are rounded once, to FP8."""
+    unit = 2.0 ** math.floor(math.log2(torch.finfo(torch.float8_e4m3fn).max / _narrow.largest(x)))
+    (firsts, first_scales, of_first), (seconds, second_scales, of_second) = (
+        _by_expert(weights, _expert_in_int4) for weights in (first, second)
+    )
+    of_x, of_act = (x.new_full((q.shape[-1] * 2,), by, dtype=dtype) for q, by in ((firsts, unit), (seconds, BETWEEN)))
+    by_first, by_second = of_first / unit, of_second / BETWEEN
+    return Int4(x.to(dtype), of_x, firsts, first_scales, by_first, of_act, seconds, second_scales, by_second)
+
+
+def _expert_in_int4(expert: Tensor) -> tuple[Tensor, ...]:
+    unit = _narrow.largest(expert)
+    quantised = _narrow.int4(expert.float() / unit)
+    return quantised.values, quantised.scales, *_numbers(expert.float(), unit)
 
 
 class Nvfp4(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -19,12 +19,15 @@ from pytest_flashinfer_perf.routines._offsets import list_faults, listed
 from pytest_flashinfer_perf.routines.moe import _routing, _shared, _stored
 from pytest_flashinfer_perf.routines.moe._experts import Choices
 from pytest_flashinfer_perf.routines.moe._shared import Precision
-from pytest_flashinfer_perf.routines.moe._stored import Blockwise, Fp8, Nvfp4, Plain
+from pytest_flashinfer_perf.routines.moe._stored import Blockwise, Fp8, Int4, Nvfp4, Plain
 from pytest_flashinfer_perf.spec import Built, Fault, LaunchOptions, Model, ParamError, Shape, Tolerance, autotune, flag
 from pytest_flashinfer_perf.spec.dtypes import FP8, TORCH
 
 API = "fused_moe.cutlass_fused_moe"
-VARIANTS = ("base", "fp8", "nvfp4", "deepseek_fp8_block_scale")
+VARIANTS = ("base", "fp8", "nvfp4", "deepseek_fp8_block_scale", "w4a8")
+ON_HOPPER = VARIANTS[3:]  # alone, with bfloat16
+STEPS = {"nvfp4": 32, "w4a8": 128}  # of sizes that can be stored so
+SIZES = "needs a hidden_size, and an intermediate_size on each GPU, in steps of"
 
 
 @dataclass(frozen=True)
@@ -43,13 +46,13 @@ class CutlassFusedMoe(_shared.Moe):
     @classmethod
     def fitted(cls, drawn: dict[str, Any]) -> dict[str, Any]:
         """Sizes that types' blocks allow, and GPUs that can share them, with a rank among these."""
-        fit, nvfp4 = super().fitted(drawn), drawn["cutlass_variant"] == "nvfp4"
-        unit = 32 if nvfp4 else 1
+        fit, variant = super().fitted(drawn), drawn["cutlass_variant"]
+        unit = STEPS.get(variant, 1)
         fit |= {side: -(-fit[side] // unit) * unit for side in ("hidden_size", "intermediate_size")}
         for way, shared in (("tp", fit["intermediate_size"] // unit), ("ep", fit["num_experts"])):
             size = fit[f"{way}_size"] if shared % fit[f"{way}_size"] == 0 else 1
             fit |= {f"{way}_size": size, f"{way}_rank": fit[f"{way}_rank"] % size}
-        return {**fit, "quantized_input": nvfp4 and fit["quantized_input"]}
+        return {**fit, "quantized_input": variant == "nvfp4" and fit["quantized_input"]}
 
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
@@ -61,8 +64,8 @@ class CutlassFusedMoe(_shared.Moe):
                 yield f"{way}_rank", f"{rank} is not one of {size} GPUs, which count from 0"
             if shared % size:
                 yield f"{way}_size", f"{size} GPUs cannot share {what} {shared} evenly"
-        if self.cutlass_variant == "nvfp4" and (self.hidden_size % 32 or self.local_intermediate % 32):
-            yield "cutlass_variant", "nvfp4 needs a hidden_size, and an intermediate_size on each GPU, in steps of 32"
+        if self.not_in_steps_of(step := STEPS.get(self.cutlass_variant, 1)):
+            yield "cutlass_variant", f"{self.cutlass_variant} {SIZES} {step}"
         faults = list(list_faults("expert_counts", self.expert_counts, ("num_experts", self.num_experts)))
         yield from faults
         if self.expert_counts and not faults:
@@ -79,11 +82,21 @@ class CutlassFusedMoe(_shared.Moe):
     def local_intermediate(self) -> int:
         return self.intermediate_size // self.tp_size
 
+    @property
+    def rearranged(self) -> bool:
+        return self.cutlass_variant == "w4a8"
+
+    def not_in_steps_of(self, step: int) -> bool:
+        return bool(self.hidden_size % step or self.local_intermediate % step)
+
+
+Stored = Plain | Fp8 | Nvfp4 | Blockwise | Int4
+
 
 class CutlassMoeInputs(NamedTuple):
     selected: Tensor  # [tokens, top_k], of all experts
     weights: Tensor  # [tokens, top_k]
-    stored: Plain | Fp8 | Nvfp4 | Blockwise
+    stored: Stored
     out: Tensor
 
 
@@ -98,7 +111,7 @@ def inputs(p: CutlassFusedMoe, rand: torch.Generator, device: torch.device) -> C
     return CutlassMoeInputs(selected.int(), largest.softmax(-1), _stored_as(p, rand), out)
 
 
-def _stored_as(p: CutlassFusedMoe, rand: torch.Generator) -> Plain | Fp8 | Nvfp4 | Blockwise:
+def _stored_as(p: CutlassFusedMoe, rand: torch.Generator) -> Stored:
     dtype = TORCH[p.input_dtype]
     x, first, second = _shared.drawn(p, dtype, rand)
     if p.cutlass_variant == "fp8":
@@ -107,11 +120,16 @@ def _stored_as(p: CutlassFusedMoe, rand: torch.Generator) -> Plain | Fp8 | Nvfp4
         return _stored.in_nvfp4(x, first, second, left=None if p.quantized_input else dtype)
     if p.cutlass_variant == "deepseek_fp8_block_scale":
         return _stored.in_blocks(x, first, second, left=dtype)
+    if p.cutlass_variant == "w4a8":
+        return _stored.in_int4(x, first, second, dtype)
     return _stored.in_16_bits(x.to(dtype), first, second)
 
 
 def choices(_p: CutlassFusedMoe, x: CutlassMoeInputs) -> Choices:
     return Choices(x.selected, x.weights)
+
+
+IN_FP8 = Precision(FP8[0], 1.0, 1.0, Tolerance(2e-2, 8e-2, 1.5e-2), Tolerance(2e-2, 8e-2, 1.5e-2, matched=0.99))
 
 
 def precision(p: CutlassFusedMoe) -> Precision:
@@ -121,7 +139,8 @@ def precision(p: CutlassFusedMoe) -> Precision:
     """
     return {
         "base": Precision(p.input_dtype, 2.0, 2.0, Tolerance(1e-2, 3e-2, 1e-2)),
-        "fp8": Precision(FP8[0], 1.0, 1.0, Tolerance(2e-2, 8e-2, 1.5e-2), Tolerance(2e-2, 8e-2, 1.5e-2, matched=0.99)),
+        "fp8": IN_FP8,
+        "w4a8": replace(IN_FP8, weight_bytes=0.5 + 2 / 128),
         "nvfp4": _shared.IN_NVFP4,
         "deepseek_fp8_block_scale": _shared.IN_BLOCKS,
     }[p.cutlass_variant]
@@ -134,12 +153,12 @@ def _limits(p: CutlassFusedMoe, backend: str, device: Device) -> Iterator[str]:
     variant, on = p.cutlass_variant, device.capability
     if variant == "nvfp4" and on is not None and on < (10, 0):
         yield f"{backend} has nvfp4 on compute capability 10.0 or later: use base or fp8"
-    if variant == "deepseek_fp8_block_scale" and on is not None and on != (9, 0):
+    if variant in ON_HOPPER and on is not None and on != (9, 0):
         yield f"{backend} has {variant} on compute capability 9.0 alone"
-    if variant == "deepseek_fp8_block_scale" and p.input_dtype != "bfloat16":
+    if variant in ON_HOPPER and p.input_dtype != "bfloat16":
         yield f"{backend} has {variant} with --input_dtype bfloat16"
-    if variant in VARIANTS[2:] and (p.hidden_size % 128 or p.local_intermediate % 128):
-        yield f"{backend} needs a hidden_size, and an intermediate_size on each GPU, in steps of 128 for {variant}"
+    if variant in VARIANTS[2:] and p.not_in_steps_of(128):
+        yield f"{backend} {SIZES} 128 for {variant}"
     if p.activation_type == "Situ" and not capability.accepts(capability.api(API), "situ_beta"):
         yield f"{backend} has no Situ in this flashinfer"
 
@@ -160,7 +179,6 @@ def _cutlass(p: CutlassFusedMoe, x: CutlassMoeInputs, _options: LaunchOptions) -
             x.stored.first,
             x.stored.second,
             out_dtype,
-            _scales(x.stored),
             output=x.out,
             activation_type=activation,
             enable_pdl=p.enable_pdl,
@@ -171,23 +189,35 @@ def _cutlass(p: CutlassFusedMoe, x: CutlassMoeInputs, _options: LaunchOptions) -
     return Built(launch, "cutlass", x._replace(stored=_as_passed(x.stored)))
 
 
-def _scales(stored: Plain | Fp8 | Nvfp4 | Blockwise) -> list[Tensor] | None:
+def _said_of(stored: Stored) -> dict[str, Any]:
+    """The scales, in the order of their kind, and the flags that tell this kind."""
+    if isinstance(stored, Plain):
+        return {"quant_scales": None}
     if isinstance(stored, Fp8):
-        return [stored.by_first, stored.between, stored.by_second, stored.unit]
+        return {"quant_scales": [stored.by_first, stored.between, stored.by_second, stored.unit]}
     if isinstance(stored, Nvfp4):
         first = [stored.unit, stored.first_blocks, stored.by_first]
-        return [*first, stored.between, stored.second_blocks, stored.by_second]
-    return [stored.first_scales, stored.second_scales] if isinstance(stored, Blockwise) else None
+        second = [stored.between, stored.second_blocks, stored.by_second]
+        return {"quant_scales": [*first, *second], "input_sf": stored.x_blocks}
+    scales = [stored.first_scales, stored.second_scales]
+    if isinstance(stored, Blockwise):
+        return {"quant_scales": scales, "use_deepseek_fp8_block_scale": True}
+    no_zeros = stored.unit.new_empty(0)
+    scales += [stored.unit, stored.between, no_zeros, no_zeros, stored.by_first, stored.by_second]
+    return {"quant_scales": scales, "use_w4_group_scaling": True, "use_packed_weights": True}
 
 
-def _said_of(stored: Plain | Fp8 | Nvfp4 | Blockwise) -> Mapping[str, Any]:
-    if isinstance(stored, Nvfp4):
-        return {"input_sf": stored.x_blocks}
-    return {"use_deepseek_fp8_block_scale": True} if isinstance(stored, Blockwise) else {}
+def _as_passed(stored: Stored) -> Stored:
+    """As kernels take it. NVFP4: blocks' scales in tiles of 128 x 4, four to an int32; weights 16 to an int64."""
+    if isinstance(stored, Int4):
+        from flashinfer import fused_moe as own
 
-
-def _as_passed(stored: Plain | Fp8 | Nvfp4 | Blockwise) -> Plain | Fp8 | Nvfp4 | Blockwise:
-    """NVFP4 as the kernel takes it: blocks' scales in tiles of 128 x 4, four to an int32; weights 16 to an int64."""
+        return stored._replace(
+            first=own.interleave_moe_weights_for_sm90_mixed_gemm(stored.first.view(torch.uint8), "int4"),
+            first_scales=own.interleave_moe_scales_for_sm90_mixed_gemm(stored.first_scales, _narrow.GROUP),
+            second=own.interleave_moe_weights_for_sm90_mixed_gemm(stored.second.view(torch.uint8), "int4"),
+            second_scales=own.interleave_moe_scales_for_sm90_mixed_gemm(stored.second_scales, _narrow.GROUP),
+        )
     if not isinstance(stored, Nvfp4):
         return stored
     return stored._replace(
@@ -225,12 +255,12 @@ def _default() -> Iterator[Shape[CutlassFusedMoe]]:
     for model in (layers.chosen_experts("mixtral-8x7b"), layers.chosen_experts("deepseek-v3", ep=32)):
         usual = CutlassFusedMoe(num_tokens=256, **model.parameters)
         yield from (Shape(replace(usual, num_tokens=tokens), model) for tokens in (16, 256, 4096))
-        for variant in ("fp8", "deepseek_fp8_block_scale"):
+        for variant in ("fp8", *ON_HOPPER):
             yield from (
                 Shape(replace(usual, cutlass_variant=variant, num_tokens=tokens), model) for tokens in (16, 4096)
             )
         yield from (Shape(replace(usual, expert_load=load), model) for load in ("zipf", "one"))
-        for variant in ("base", "fp8"):
+        for variant in ("base", "fp8", "w4a8"):
             yield Shape(replace(usual, cutlass_variant=variant, autotune=True), model, backends=("cutlass",))
 
 

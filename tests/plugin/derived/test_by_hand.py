@@ -6,6 +6,8 @@ import pytest
 import torch
 from flashinfer.trace.templates.gdn import gated_delta_rule_decode_trace, gdn_mtp_trace, gdn_prefill_trace
 from flashinfer.trace.templates.mamba import selective_state_update_trace
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from planted_faults import missed
 from torch.nn.functional import layer_norm, normalize, scaled_dot_product_attention, silu
 
@@ -18,6 +20,7 @@ from pytest_flashinfer_perf.routines.derived.given import Given
 from pytest_flashinfer_perf.routines.derived.routine import requirements
 
 BIG_ON_A_CPU = ("fp8_blockscale", "mono_moe", "cute_dsl_fused_moe", "selective_state_update", "mm_fp8")
+SMALLER = {"checkpointing_ssu": {"batch_size": 4, "nheads": 8, "ngroups": 1}}
 HEADS = {"num_qo_heads": 4, "num_kv_heads": 2, "head_dim": 16}
 
 
@@ -155,6 +158,41 @@ def test_a_state_with_heads_is_updated_as_flashinfers_reference_updates_each():
     assert torch.equal(state[untouched], made["state"][untouched])
 
 
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 4), st.integers(0, 8), st.lists(st.lists(st.integers(0, 4), min_size=2, max_size=2), max_size=6))
+def test_a_ring_replays_the_tokens_that_were_accepted(tokens, more, accepted):
+    """As a host uses it, call by call, beside one state for each request that takes the accepted tokens at once."""
+    sizes = {"nheads": 4, "dim": 4, "dstate": 8, "ngroups": 2, "state_dtype": "float32", "has_z": True, "device": "cpu"}
+    window = tokens + more
+    call = recurrent._ring_init(batch_size=2, num_predicted_tokens=tokens, max_window=window, **sizes)
+    slots, ring = call["state_batch_indices"], window + tokens
+    call["prev_num_accepted_tokens"].zero_()
+    own, untouched = call["state"].clone(), call["state"].clone().index_fill_(0, slots, 0)
+    for nth, counts in enumerate([[0, 0], *accepted]):
+        new = recurrent._ring_init(batch_size=2, num_predicted_tokens=tokens, max_window=window, seed=nth, **sizes)
+        call |= {name: new[name].float() for name in ("x", "dt", "B", "C", "z")}
+        call |= {name: call[name].float() for name in ("x_cache", "B_cache")}  # so that nothing is rounded on the way
+        answer = recurrent._replayed(**call)
+        one_by_one = {name: value for name, value in call.items() if name not in (*recurrent.SCRATCH, *RING_ONLY)}
+        expected = recurrent._mamba_updated(**{**one_by_one, "state": own.clone()})
+        near(answer["output"], expected)
+        near(answer["new_state"].index_fill(0, slots, 0), untouched)
+        pending = call["prev_num_accepted_tokens"]
+        for request, slot in enumerate(slots.tolist()):
+            count = min(counts[request], tokens)
+            taken = {name: call[name][request : request + 1, :count] for name in ("x", "dt", "B", "C", "z")}
+            if count:
+                of_one = {**one_by_one, **taken, "state": own, "state_batch_indices": slots[request : request + 1]}
+                recurrent._mamba_updated(**of_one)
+            if pending[slot] + tokens > window:
+                call["ring_start"][slot] = (call["ring_start"][slot] + pending[slot]) % ring
+                pending[slot] = 0
+            pending[slot] += count
+
+
+RING_ONLY = ("x_cache", "B_cache", "dt_cache", "ring_start", "prev_num_accepted_tokens", "out")
+
+
 def test_more_tokens_are_one_after_the_other():
     sizes = {"batch_size": 2, "nheads": 2, "dim": 4, "dstate": 8, "ngroups": 1, "device": "cpu"}
     made = recurrent._mamba_init(**sizes, cache_steps=3, state_dtype="float32", dt_softplus=True)
@@ -251,7 +289,8 @@ def small_lines():
     for name, api in all_apis().items():
         if api.api.by_hand and not any(part in name for part in BIG_ON_A_CPU):
             shape = next(iter(api.tiers["smoke"]()))
-            sizes = [f"--{axis}={value}" for axis, value in shape.params.axes.items() if not isinstance(value, bool)]
+            axes = {**shape.params.axes, **SMALLER.get(api.api.label, {})}
+            sizes = [f"--{axis}={value}" for axis, value in axes.items() if not isinstance(value, bool)]
             yield shlex.join(["--api", name, "--backends", "torch", *sizes])
 
 
@@ -271,3 +310,9 @@ def test_a_template_of_a_newer_flashinfer_is_left_out():
 
     kept = dict(by_hand.completed({}, located))
     assert kept == {}
+
+
+def test_a_template_whose_api_has_other_arguments_is_left_out():
+    """As checkpointing_ssu in 0.6.18, which has two buffers in place of a ring."""
+    kept = by_hand.completed({}, lambda _: lambda state, old_x, out: (state, old_x, out))
+    assert "flashinfer.mamba.checkpointing_ssu.checkpointing_ssu" not in {path for (path, _), _ in kept}

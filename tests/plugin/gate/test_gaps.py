@@ -206,6 +206,30 @@ def test_cycles_count_the_gaps_of_queued_launches_too():
     assert verdict(*sides) == ("AMBIGUOUS", "cycles-only", 0)
 
 
+@pytest.mark.parametrize(
+    ("scatter", "change", "bound", "expected"),
+    [
+        (0.004, 1.03, None, SLOWER),
+        (0.03, 1.03, None, ("AMBIGUOUS", "not-significant", 0)),  # as attention in torch, or a little more
+        (0.03, 0.97, None, ("AMBIGUOUS", "not-significant", 0)),
+        (0.03, 1.08, None, SLOWER),
+        (math.inf, 1.03, None, SLOWER),  # nothing that was measured
+        (0.03, 1.03, "memory", SLOWER),  # of a known kind, whose processes agree all the same
+    ],
+)
+def test_calls_that_disagree_among_copies_of_their_arguments_disagree_between_processes(
+    scatter, change, bound, expected
+):
+    def seen(busy):
+        made = split(80, busy, cuda_graph=False)
+        quiet = [{"median": 80e-6, "busy": busy * 1e-6 * by} for by in (0.998, 0.999, 1.0, 1.001, 1.002)]
+        calls = [busy * 1e-6 * (1 + scatter * z) for z in (-1.6, -0.9, -0.5, -0.2, 0.0, 0.2, 0.5, 0.9, 1.6)]
+        made["extra_info"] |= {"bound": bound, "placements": quiet, "busy_per_call": calls}
+        return made
+
+    assert verdict(seen(60), seen(60 * change)) == expected
+
+
 def test_a_baseline_without_stamps_leaves_cupti_alone():
     assert verdict(row(us=20), stamped(24, 20)) == SLOWER
 
@@ -230,3 +254,31 @@ def test_what_both_see_is_not_contradicted_and_what_one_sees_alone_is(us, change
 
     assert not contradicted(change, change)
     assert contradicted(1.2 * change if change > 1 else change / 1.2, 1.0)
+
+
+ON_STREAMS = st.lists(st.sampled_from((0.0, 0.1, 1.2, 1.6)), min_size=3, max_size=3).flatmap(
+    lambda slow: st.permutations([0.0, 0.15, *slow])
+)
+
+
+@given(ON_STREAMS, ON_STREAMS, st.floats(1.03, 1.5))
+def test_streams_whose_gaps_are_twice_as_long_neither_contradict_nor_hide(first, second, change):
+    """As ten kernels of 2 us on an H200: each of nine gaps takes 1 us, or 2.6 us more on some placements' streams."""
+
+    def contradicted(cupti, kernels):
+        def seen(busy, us, longer):
+            made = row(us=100, busy=busy, queued=True, sm_ghz=GHZ, bound=None)
+            cycles = [(us + 12.4 + 9 * one) * GHZ * 1e3 for one in longer]
+            made["extra_info"] |= {
+                "cycles": statistics.median(cycles),
+                "placements": [{"median": 1e-4, "busy": busy * 1e-6, "cycles": one} for one in cycles],
+            }
+            return run(made).rows[0]
+
+        before, after = seen(20, 20, first), seen(20 * cupti, 20 * kernels, second)
+        [claim] = effects.effects(effects.replicates([before], [after], paired=False)[:1])
+        [witness] = effects.effects([effects.stamped_replicates([before], [after], paired=False)])
+        return contradicts(witness, claim)
+
+    assert not contradicted(change, change)
+    assert contradicted(1.2, 1.0)

@@ -47,7 +47,7 @@ class Simulated:
     def run(self, **how):
         asked = Measuring(**how)
         each = self._call() if stopping.makes_trial(asked) else 1e-9
-        budget = stopping.TimeBudget(stopping.WALL_FACTOR * asked.max_time, lambda: self.now)
+        budget = stopping.budget(asked, lambda: self.now)
         sampling = stopping.Sampling(asked, self.instrument, each, budget)
         while calls := sampling.elsewhere(self.placed):
             self._place(calls, sampling.warmup(self.untimed(asked), len(self.placed)))

@@ -217,6 +217,7 @@ def test_a_complete_and_an_incomplete_flashinfer_are_not_compared_unless_that_is
             "no longer the CUDA implementation: FLASHINFER_TOPK_ALGO is no longer set",
         ),
         ({"kernels": [CUDA_KERNEL]}, {"kernels": [CUBLAS_KERNEL]}, "now the cuBLAS implementation"),
+        ({"kernels": [CUDA_KERNEL]}, {"kernels": [CUDA_KERNEL, CUBLAS_KERNEL]}, "now also the cuBLAS implementation"),
         ({"kernels": [CUDA_KERNEL]}, {"kernels": [CUDA_KERNEL.replace("RMS", "Layer")]}, None),
         ({"kernels": [CUDA_KERNEL]}, {"kernels": ["kernel_of_triton"]}, None),
         ({"kernels": None}, {"kernels": [CUDA_KERNEL]}, None),

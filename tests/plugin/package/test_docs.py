@@ -190,11 +190,13 @@ def constants():
     launched, replayed = (percent(noise.UNSEEN[f"gaps of {what}"]) for what in ("launches", "graphs"))
     yield "gate-method.md", f"that the host launches one by one | {launched} |"
     yield "gate-method.md", f"between the kernels of a CUDA graph | {replayed} |"
-    yield "gate-method.md", f"not known | {unseen['unknown']} |"
+    of_calls = noise.OF_CALLS * math.sqrt(math.pi / 2)
+    yield "gate-method.md", f"not known | {unseen['unknown']}, and {of_calls:.1f} of what their calls scatter by |"
     yield "gate-method.md", f"gaps between queued kernels | {percent(noise.QUEUED_GAPS)} |"
-    stamps = f"{1e6 * noise.STAMPS_DIFFER_S:g} us, and {percent(noise.UNSEEN['stamps'], 1)} since the clock"
-    yield "gate-method.md", f"{stamps} may be another"
-    yield "gate-method.md", f"less than {percent(judge.ALIKE)} of what CUPTI says"
+    of_gaps, of_kernels = percent(noise.QUEUED_GAPS), percent(noise.ASSUMED["stamps"])
+    stamps = f"{of_gaps} of the gaps between queued kernels, {1e6 * noise.STAMPS_DIFFER_S:g} us, and {of_kernels} of"
+    yield "gate-method.md", f"{stamps} the kernels"
+    yield "gate-method.md", f"is at least {percent(judge.ALIKE)} of the first one"
     assert (clocks.CALLS, clocks.MOST_CALLS, round(1e6 * clocks.SHORT_S / clocks.MOST_CALLS)) == (10, 30, 33)
     yield "gate-method.md", f"| the host's clock | {percent(noise.UNSEEN['wall'])} |"
     precise = f"gaps left out, is below {percent(stopping.FINE, 1)} or {1e9 * stopping.TICK_S:.0f} ns"

@@ -14,6 +14,7 @@ import gate_acceptance
 import planted_on_host
 import pytest
 import torch
+from recorded_traffic import product, written
 from reports import benchmark, document, write
 from step_runs import TIMES, recorded
 
@@ -175,6 +176,15 @@ def test_kernels_of_ones_own_and_longer_ones(measured):
     assert len(rows) == 3
     grown = measured("noise_kernels.py", *smallest, LONGER="1.5")
     assert [row["extra_info"]["bytes"] for row in grown] == pytest.approx([r["extra_info"]["bytes"] for r in rows])
+
+
+def test_a_recording_beside_what_was_called(started, tmp_path):
+    recording, said = written(tmp_path / "loop.jsonl", [product(4, count=5)]), tmp_path / "said.json"
+    said.write_text('{"made": {"mm_bf16": 5}}')
+    assert started("recorded_loop.py", said, "--compare", recording) == "all counts are exact\n"
+    said.write_text('{"made": {"mm_bf16": 6}}')
+    with pytest.raises(SystemExit, match="True"):
+        started("recorded_loop.py", said, "--compare", recording)
 
 
 def test_calls_of_two_processes(started, measured, pytester):

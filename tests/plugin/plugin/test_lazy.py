@@ -68,9 +68,12 @@ LATE = {
         def test_late(perf, case): perf(case)
         """,
     "a call of one's own": """
+        import sys
         import torch
 
-        def test_late(perf): perf.time(torch.neg, torch.ones(8))
+        def test_late(perf):
+            perf.time(torch.neg, torch.ones(8))
+            assert "pytest_flashinfer_perf.routines.attention.decode" not in sys.modules, "it takes 0.1 s"
         """,
 }
 

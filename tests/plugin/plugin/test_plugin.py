@@ -3,8 +3,10 @@
 import json
 import shlex
 import sys
+import time
 
 import pytest
+import torch
 from decode_cases import QUICK, rows
 
 from pytest_flashinfer_perf.session import progress
@@ -57,6 +59,34 @@ def test_saving_comparing_and_histograms_keep_working(suite):
     compared = suite.run(sys.executable, "-m", "pytest_benchmark", "compare", saved)
     assert compared.ret == 0
     compared.stdout.fnmatch_lines(["*test_decode[[]b2-s16-h4-kv2-d16-p4-torch]*"])
+
+
+@pytest.mark.parametrize("of_project", [False, True])
+def test_the_machine_is_described_once_and_before_cases_run(pytester, monkeypatch, of_project):
+    """py-cpuinfo waits for a process of its own, 1.1 s on one machine: while cases are collected, not at the end."""
+    events = []
+
+    def described():
+        time.sleep(0.05)
+        events.append("described")
+        return {"brand_raw": "a CPU", "hz_actual": [1, 0]}
+
+    monkeypatch.setattr("cpuinfo.get_cpu_info", described)
+    monkeypatch.setattr(torch, "flashinfer_perf_events", events, raising=False)
+    hook = "def pytest_benchmark_generate_machine_info(): return {'cpu': {'brand_raw': 'known'}}"
+    pytester.makeconftest(hook if of_project else "")
+    pytester.makepyfile(
+        """
+        import torch
+        def test_own(perf):
+            torch.flashinfer_perf_events.append("case")
+            perf.time(torch.neg, torch.ones(8))
+        """
+    )
+    pytester.runpytest(*QUICK, "--perf-device=cpu", "--benchmark-json=run.json").assert_outcomes(passed=1)
+    cpu = json.loads((pytester.path / "run.json").read_text())["machine_info"]["cpu"]
+    expected = (["case"], {"brand_raw": "known"}) if of_project else (["described", "case"], {"brand_raw": "a CPU"})
+    assert (events, cpu) == expected
 
 
 def test_a_plain_benchmark_beside_ours_is_left_alone(pytester):

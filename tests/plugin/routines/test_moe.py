@@ -10,10 +10,11 @@ import torch
 from decoding import fp4
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from moe_layers import ACT, PLAIN, UNGATED, VARIANTS, by_tiles, rounded, stored
+from moe_layers import ACT, PLAIN, UNGATED, VARIANTS, by_tiles, in_fp8, int4, plain, rounded, stored
 
 from pytest_flashinfer_perf.fuzz.search import params_of
 from pytest_flashinfer_perf.kernel_timing import cold
+from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.moe import _experts, _routing
 from pytest_flashinfer_perf.routines.moe.cutlass import CutlassFusedMoe, cutlass_moe
 from pytest_flashinfer_perf.spec.params import ParamError
@@ -32,8 +33,11 @@ def layer(p, x):
         weights = (by_tiles(s.first, s.first_scales), by_tiles(s.second, s.second_scales))
         return s.x.double(), *weights, ones, ones, lambda act: act
     if p.cutlass_variant == "fp8":
-        to_fp8 = lambda act: (act.float() * s.between).clamp(-448, 448).to(torch.float8_e4m3fn).double()  # noqa: E731
-        return s.x.double(), s.first.double(), s.second.double(), s.by_first, s.by_second, to_fp8
+        weights = (s.first.double(), s.second.double())
+        return s.x.double(), *weights, s.by_first, s.by_second, lambda act: in_fp8(act * s.between)
+    if p.cutlass_variant == "w4a8":
+        weights = (int4(s.first, s.first_scales), int4(s.second, s.second_scales))
+        return in_fp8(s.x.double() * s.unit), *weights, s.by_first, s.by_second, lambda act: in_fp8(act * s.between)
     tokens = fp4(s.x, s.x_blocks, 16) if p.quantized_input else rounded(s.x, s.unit)
     weights = (fp4(s.first, s.first_blocks, 16), fp4(s.second, s.second_blocks, 16))
     return tokens, *weights, s.by_first, s.by_second, lambda act: rounded(act, s.between)
@@ -62,7 +66,7 @@ def test_the_reference_is_the_sum_over_each_tokens_experts(moe, p):
     wanted = torch.stack([one_token(p, x, token) for token in range(p.num_tokens)])
     got = cutlass_moe.reference(p, x)[0].double()
     # A narrow value between the products may be tipped over by another order of sums.
-    tipped_over = {"fp8": 0.02, "nvfp4": 0.15}.get(p.cutlass_variant, 1e-4)
+    tipped_over = {"fp8": 0.02, "w4a8": 0.02, "nvfp4": 0.15}.get(p.cutlass_variant, 1e-4)
     assert bool(((got - wanted).abs() <= tipped_over * wanted.square().mean().sqrt() + 1e-4 * wanted.abs()).all())
 
 
@@ -89,6 +93,7 @@ def test_work_is_that_of_the_experts_here(moe, p):
         "fp8": (1, 1, 2 * len(p.here) + 2),
         "nvfp4": (0.5625 if p.quantized_input else 2, 0.5625, 2 * len(p.here) + 2),
         "deepseek_fp8_block_scale": (2, 1, 0),
+        "w4a8": (2, 0.5 + 2 / 128, 2 * len(p.here) + (p.hidden_size + p.local_intermediate) / 2),
     }[p.cutlass_variant]
     tiles = [-(-size // 128) for size in (p.hidden_size, columns, p.local_intermediate)]
     of_tiles = 4 * tiles[0] * (tiles[1] + tiles[2]) * (p.cutlass_variant == "deepseek_fp8_block_scale")
@@ -142,6 +147,23 @@ def test_an_activation_is_flashinfers(moe, name):
     assert torch.allclose(cutlass_moe.reference(p, x)[0].double(), wanted, rtol=1e-4, atol=1e-5)
 
 
+def places(rows, columns):
+    """Where FlashInfer's kernel puts each two bytes of an expert, by its formula: rows 8 apart lie together."""
+    row, column = torch.meshgrid(torch.arange(rows), torch.arange(columns // 4), indexing="ij")
+    lane, upper = column % 16, row % 16 // 8
+    return (row // 16 * 16 + row % 8 + lane % 8 // 4 * 8) * (columns // 4) + (
+        column - lane + lane // 8 * 8 + lane % 4 * 2 + upper
+    )
+
+
+def interleaved(weight, quant_type):
+    """In place of the kernel, which is compiled for a GPU alone."""
+    assert (weight.dtype, quant_type) == (torch.uint8, "int4")
+    made, place = torch.empty_like(weight), places(weight.shape[1], weight.shape[2] * 2)
+    made.view(torch.int16).flatten(1)[:, place] = weight.view(torch.int16)
+    return made
+
+
 @pytest.fixture
 def called(moe, monkeypatch):
     fused_moe = pytest.importorskip("flashinfer.fused_moe", exc_type=ImportError)
@@ -150,6 +172,7 @@ def called(moe, monkeypatch):
         api = create_autospec(fused_moe.cutlass_fused_moe)
         with monkeypatch.context() as patch:
             patch.setattr("flashinfer.fused_moe.cutlass_fused_moe", api)
+            patch.setattr("flashinfer.fused_moe.interleave_moe_weights_for_sm90_mixed_gemm", interleaved)
             moe.launched(p, x, "cutlass")
         return inspect.signature(api).bind(*api.call_args.args, **api.call_args.kwargs).arguments
 
@@ -165,8 +188,9 @@ def test_calls_fit_the_librarys_signature(moe, called):
         assert told["activation_type"].name == shape.params.activation_type
         assert told["token_selected_experts"].dtype == torch.int32
         assert told["token_final_scales"].dtype == torch.float32
-        count = dict(zip(VARIANTS, (0, 4, 6, 2), strict=True))[shape.params.cutlass_variant]
+        count = dict(zip(VARIANTS, (0, 4, 6, 2, 8), strict=True))[shape.params.cutlass_variant]
         assert told.get("use_deepseek_fp8_block_scale", False) == (count == 2)
+        assert told.get("use_packed_weights", False) == told.get("use_w4_group_scaling", False) == (count == 8)
         assert len(told["quant_scales"] or ()) == count
         assert (told.get("input_sf") is not None) == shape.params.quantized_input
         assert told["ep_rank"] == shape.params.ep_rank
@@ -196,6 +220,39 @@ def test_nvfp4_is_passed_as_the_binding_reads_it(moe, called):
         assert flat[tile * 512 + row % 32 * 16 + row % 128 // 32 * 4 + block % 4] == linear[row, block]
 
 
+@pytest.mark.parametrize("activation", ["Swiglu", "Relu2"])
+def test_w4a8_is_passed_as_the_binding_reads_it(moe, called, activation):
+    """What the arguments mean, taken back from the kernel's order, gives the reference by the kernel's formula."""
+    p = replace(plain("w4a8"), activation_type=activation, ep_size=2, ep_rank=1)
+    x = moe.inputs(p)
+    told = called(p, x)
+    *scales, of_x, of_act, zeros, more_zeros, by_first, by_second = told["quant_scales"]
+    assert told["input"].dtype == of_x.dtype == of_act.dtype == torch.bfloat16
+    assert (of_x.shape, of_act.shape, by_first.shape, by_first.dtype) == ((256,), (128,), (4,), torch.float32)
+    assert zeros.numel() == more_zeros.numel() == 0
+    meant = {"x": told["input"], "unit": of_x, "between": of_act, "by_first": by_first, "by_second": by_second}
+    for name, argument, folded in zip(("first", "second"), ("fc1", "fc2"), scales, strict=True):
+        weights = told[f"{argument}_expert_weights"]
+        experts, rows, pairs = weights.shape
+        halves = weights.view(torch.int16).flatten(1)[:, places(rows, pairs * 2)]
+        assert folded.shape == (experts, rows // 64, pairs // 64, 8, 8)
+        # A row of 64 is at its remainder by 8, and at its quotient within that.
+        linear = folded.permute(0, 1, 4, 3, 2).reshape(experts, rows, pairs // 64)
+        meant |= {name: halves.contiguous(), f"{name}_scales": linear}
+    known = x._replace(stored=x.stored._replace(**meant))
+    wanted = torch.stack([one_token(p, known, token) for token in range(p.num_tokens)])
+    assert moe.rule(p, wanted.to(x.out.dtype), x) == ""
+
+
+@given(st.integers(0, 2**32), st.sampled_from([1e-3, 1.0, 50.0]))
+def test_int4_is_the_nearest_of_its_sixteen_numbers(seed, size):
+    x = size * torch.randn(3, 256, generator=torch.Generator().manual_seed(seed))
+    stored = _narrow.int4(x)
+    assert torch.equal(stored.dequantised().double(), int4(stored.values, stored.scales))
+    steps = stored.scales.double().repeat_interleave(128, -1)
+    assert bool(((stored.dequantised() - x).abs() <= 0.53 * steps).all())  # 7 steps are the largest, before rounding
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -205,6 +262,7 @@ def test_nvfp4_is_passed_as_the_binding_reads_it(moe, called):
         ({"ep_size": 2, "ep_rank": 2}, "ep_rank: 2 is not one of 2 GPUs"),
         ({"quantized_input": True}, "quantized_input: is for cutlass_variant nvfp4, not base"),
         ({"cutlass_variant": "nvfp4", "hidden_size": 48}, "cutlass_variant: nvfp4 needs a hidden_size"),
+        ({"cutlass_variant": "w4a8"}, "cutlass_variant: w4a8 needs a hidden_size, .* in steps of 128"),
         ({"cutlass_variant": "int4"}, "cutlass_variant: must be one of base, fp8, nvfp4, deepseek_fp8_block_scale"),
     ],
 )

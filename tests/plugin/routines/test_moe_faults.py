@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from moe_layers import PLAIN, VARIANTS, stored
+from moe_layers import PLAIN, VARIANTS, plain, stored
 
 
 def swapped_experts(x):
@@ -36,6 +36,11 @@ def dropped_tiles(x):
     return stored(x, second_scales=torch.ones_like(x.stored.second_scales))
 
 
+def halves_swapped(x):
+    pairs = x.stored.first.view(torch.uint8)
+    return stored(x, first=(pairs >> 4 | pairs << 4).view(torch.int8))
+
+
 def equal_weights(x):
     return x._replace(weights=torch.full_like(x.weights, 0.5))
 
@@ -63,12 +68,13 @@ PLANTED = [
     *(("fp8", fault) for fault in FAULTS + OF_SCALES),
     *(("nvfp4", fault) for fault in (*FAULTS, *OF_SCALES, another_rows_blocks)),
     *(("deepseek_fp8_block_scale", fault) for fault in (*FAULTS, another_experts_tiles, dropped_tiles)),
+    *(("w4a8", fault) for fault in (*FAULTS, *OF_SCALES, another_experts_tiles, dropped_tiles, halves_swapped)),
 ]
 
 
 @pytest.mark.parametrize(("variant", "fault"), PLANTED)
 def test_a_wrong_kernel_is_caught(moe, variant, fault):
-    p = replace(PLAIN, cutlass_variant=variant)
+    p = plain(variant)
     wrong = moe.launched(p, fault(moe.inputs(p)))
     assert moe.rule(p, wrong, moe.inputs(p))
     assert moe.rule(p, wrong, moe.inputs(p), "cutlass")
@@ -87,7 +93,7 @@ def test_an_expert_that_nobody_chose_is_not_counted_in(moe):
 @pytest.mark.parametrize("value", [0.0, float("nan"), 1.02])
 def test_a_wrong_output_is_caught(moe, value):
     for variant in VARIANTS:
-        p = replace(PLAIN, cutlass_variant=variant)
+        p = plain(variant)
         x = moe.inputs(p)
         out = moe.launched(p, x)
         out *= value

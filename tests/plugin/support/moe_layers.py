@@ -1,5 +1,7 @@
 """Fused MoE layers by hand: activations, rounding and the order of weights' scales."""
 
+from dataclasses import replace
+
 import torch
 from decoding import fp4
 
@@ -7,7 +9,13 @@ from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.moe.cutlass import CutlassFusedMoe
 
 PLAIN = CutlassFusedMoe(num_tokens=33, hidden_size=64, intermediate_size=64, num_experts=8, top_k=2)
-VARIANTS = ("base", "fp8", "nvfp4", "deepseek_fp8_block_scale")
+VARIANTS = ("base", "fp8", "nvfp4", "deepseek_fp8_block_scale", "w4a8")
+
+
+def plain(variant):
+    """In sizes that can be stored so."""
+    sizes = {"hidden_size": 256, "intermediate_size": 128} if variant == "w4a8" else {}
+    return replace(PLAIN, cutlass_variant=variant, **sizes)
 
 
 def cdf(x):
@@ -44,6 +52,18 @@ def by_tiles(weights, scales):
     rows, columns = weights.shape[-2:]
     wide = scales.double().repeat_interleave(128, -2).repeat_interleave(128, -1)
     return weights.double() * wide[..., :rows, :columns]
+
+
+def int4(pairs, scales):
+    """The first of two numbers in a byte's low half, both signed, and a scale for each 128 of a row."""
+    pairs = pairs.view(torch.uint8).int()
+    numbers = torch.stack((pairs % 16, pairs // 16), -1).flatten(-2)
+    signed = torch.where(numbers > 7, numbers - 16, numbers)
+    return signed.double() * scales.double().repeat_interleave(128, -1)
+
+
+def in_fp8(x):
+    return x.float().clamp(-448, 448).to(torch.float8_e4m3fn).double()
 
 
 def stored(x, **changes):

@@ -182,6 +182,14 @@ GRAPHS = """
     for length in range(1, 201):
         buffer[2], buffer[3] = length, 1000 + length
         full.replay()
+    for graph in (other, *(torch.cuda.CUDAGraph() for _ in range(20))):  # the first captures anew
+        graph.capture_begin()
+        two(wrapper.run(A, A))
+        graph.capture_end()
+        graph.replay()
+    [recorder] = sys.modules["pytest_flashinfer_perf.traffic.hooks"].recorders
+    recorder.writer.flush()
+    assert len(recorder.graphs) == 3, "full, other, and the last one; the name of the first was taken"
 """
 EMPTY_GRAPHS = """
 import torch
@@ -194,10 +202,10 @@ def test_calls_in_a_graph_are_counted_by_its_replays_with_the_plans_since(tmp_pa
     """Capturing a call does not run it."""
     (tmp_path / "sitecustomize.py").write_text(EMPTY_GRAPHS)  # it shows, too, that one that is hidden runs
     made = recorded(tmp_path, GRAPHS, PYTHONPATH=before_others(tmp_path))
-    known = {"Wrapper.__init__": 1, "Wrapper.plan": 4, "Wrapper.run": 900, "mm": 310, "attend": 200 * 9}
+    known = {"Wrapper.__init__": 1, "Wrapper.plan": 4, "Wrapper.run": 921, "mm": 310, "attend": 200 * 9, "two": 21}
     assert counts(made) == known
     [run] = [call for call in made.calls if call.api.endswith("run")]
-    assert run.replayed == 900
+    assert run.replayed == 921
     assert {one["indptr"]["lengths"][0] for one in run.samples} <= {5, 6, 7}
     [mm] = [call for call in made.calls if call.api.endswith(".mm")]
     assert (mm.count, mm.replayed) == (310, 300)

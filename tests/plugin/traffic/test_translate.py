@@ -129,7 +129,7 @@ CHOSEN = {"token_selected_experts": {"counts": [64, 40, 20, 4]}}
         (
             called("sampling.top_p_sampling_from_probs", probs=tensor(5, 320, dtype="float32"), top_p=0.9, seed=3),
             "flashinfer",
-            {"batch_size": 5, "vocab_size": 320, "arguments": "top_p=0.9"},
+            {"batch_size": 5, "vocab_size": 320, "arguments": "top_p=0.9,seed=42,offset=0"},
         ),
     ],
     ids=lambda value: value.api.rpartition(".")[2] if isinstance(value, RecordedCall) else "",

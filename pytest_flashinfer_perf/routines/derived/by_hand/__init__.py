@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from pytest_flashinfer_perf.machine import capability
+
 Function = Callable[..., Any]
 Key = tuple[str, str]  # an API's path and a template's label
 MODULES = ("attention", "mended", "norm", "recurrent")
@@ -102,7 +104,7 @@ def by_hand() -> dict[str, Template | Mended]:
 def completed(
     known: Mapping[Key, tuple[Function, Any]], located: Callable[[str], Any]
 ) -> Iterator[tuple[Key, tuple[Function, Any]]]:
-    """The templates by hand that this FlashInfer has an API for."""
+    """The templates by hand that this FlashInfer has an API for, which takes what they write to."""
     for name, ours in by_hand().items():
         path, _, label = name.partition(":")
         labels = [own for at, own in known if at == path and label in ("", own)]
@@ -112,4 +114,6 @@ def completed(
                 yield (path, own), (function, ours.of(template))
         else:
             with suppress(ImportError, AttributeError):  # an API of a newer FlashInfer
-                yield (path, label or path.rpartition(".")[2]), (located(path), ours)
+                function = located(path)
+                if all(capability.accepts(function, one.param) for one in ours.outputs.values() if one.param):
+                    yield (path, label or path.rpartition(".")[2]), (function, ours)
