@@ -203,16 +203,12 @@ def _fraction(x: float, a: float, b: float) -> float:
             term = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         else:
             term = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        d = 1 / _away_from_zero(1 + term * d)
-        c = _away_from_zero(1 + term / c)
+        d = 1 / (1 + term * d or SMALLEST)
+        c = 1 + term / c or SMALLEST
         value *= c * d
         if abs(c * d - 1) < 1e-14:
             break
     return value
-
-
-def _away_from_zero(x: float) -> float:
-    return x if abs(x) > SMALLEST else SMALLEST
 
 
 def digamma(x: float) -> float:
