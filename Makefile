@@ -79,9 +79,9 @@ test-gate: $(VENV)/test-is-ready
 	$(LIMITED) $(BIN)/coverage run --branch --source=pytest_flashinfer_perf/gate -m pytest $(OPTIONS) tests/plugin/gate
 	$(BIN)/coverage report --fail-under=95
 
-# Four for two cores: a third of their time these tests wait for a process or a clock.
+# Three for two cores: a third of their time these tests wait for a process or a clock.
 test-plugin: $(VENV)/test-is-ready
-	$(PYTEST) -n 4 --dist=load --max-worker-restart=0 $(TESTS) --ignore=tests/plugin/gate
+	$(PYTEST) -n 3 --dist=load --max-worker-restart=0 $(TESTS) --ignore=tests/plugin/gate
 
 test-avx2: $(VENV)/test-is-ready
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(call files,$(OF_THE_CPU))
