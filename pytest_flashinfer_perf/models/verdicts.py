@@ -136,7 +136,8 @@ MOST_NAMED = 5
 def judged_traffic(
     plan: StepPlan, traffic: Traffic, cases: Cases, limits: Callable[[str], TrafficLimits]
 ) -> JudgedStep:
-    kernels = [(kernel.name, _timed(kernel, cases)) for kernel in plan.kernels if not kernel.gap]
+    found = [(kernel, _timed(kernel, cases)) for kernel in plan.kernels]
+    kernels = [(kernel.name, timed) for kernel, timed in found if not kernel.gap]
     parts: defaultdict[str, list[tuple[str, TimedCase]]] = defaultdict(list)
     for name, timed in kernels:
         parts[name].append((name, timed))
@@ -144,9 +145,10 @@ def judged_traffic(
     base = sum(timed.before or 0.0 for _, timed in kernels)
     change, unsure, _ = _change(kernels)
     sentences = [] if change is None else [f"{change:+.2%} +- {unsure:.2%} of GPU time", *_by_api(parts, base)]
-    measured = sum(kernel.count for kernel in plan.kernels if _timed(kernel, cases).after is not None)
-    share = measured / sum(kernel.count for kernel in plan.kernels)
-    sentences.append(f"{_of_time(whole, traffic)}{'' if share == 1 else f' in {share:.1%} of the calls'}")
+    calls = sum(kernel.count for kernel, _ in found)
+    measured = sum(kernel.count for kernel, timed in found if timed.after is not None)
+    of_calls = f" in {measured / calls:.1%} of the calls" if measured < calls else ""
+    sentences.append(f"{_of_time(whole, traffic)}{of_calls}")
     named = {SUM: kernels, **parts}
     worse = tuple(sentence for name, part in named.items() for sentence in _exceeded(name, part, traffic, limits(name)))
     unknown = [sentence for name, part in named.items() for sentence in _unjudged(name, part, limits(name))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib
 import signal
 import textwrap
@@ -59,8 +58,6 @@ def main(name: str, arguments: Sequence[str]) -> int:
     except Exception:  # noqa: BLE001 - any other is a fault of this package
         say(traceback.format_exc())
         return FlashinferPerfError.exit_code
-    finally:
-        gc.freeze()  # or the end of Python looks at all of torch and FlashInfer: 0.5 s and 1 s
 
 
 def parser_of(command: str, description: str, example: str, usage: str = "") -> argparse.ArgumentParser:

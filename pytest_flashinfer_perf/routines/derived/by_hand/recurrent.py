@@ -100,21 +100,21 @@ IN_PLACE = {"output": Output(dtype="bfloat16"), "new_state": Output(param="state
 # Mamba's state update as it is called for Mamba 2: heads, groups, tokens, and a cache of states by index.
 
 LEAST_STATES, STATES_EACH = 384, 10  # of upstream's cache
-
-
 SIZES = {"batch_size": None, "nheads": 64, "dim": 128, "dstate": 128, "ngroups": 8}
 TYPES = {"state_dtype": "bfloat16", "weight_dtype": "float32", "has_z": False}
 
 
 @sized(**SIZES, cache_steps=0, **TYPES, dt_softplus=False)
 def _mamba_init(at: Any, device: str) -> dict[str, Any]:
-    call = _mamba_call(at, device, max(LEAST_STATES, STATES_EACH * at.batch_size))
+    call = _mamba_call(at, device, max(LEAST_STATES, STATES_EACH * at.batch_size), at.cache_steps)
     return {**call, "cache_steps": at.cache_steps}
 
 
-def _mamba_call(at: Any, device: str, states: int) -> dict[str, Any]:
-    """Weights that are one number a head are views without a stride, which selects the kernel for them."""
-    rows = (at.batch_size, at.cache_steps) if at.cache_steps else (at.batch_size,)
+def _mamba_call(at: Any, device: str, states: int, tokens: int) -> dict[str, Any]:
+    """With tokens as a dimension, or without one. Weights that are one number a head are views without a stride, which
+    selects the kernel for them.
+    """
+    rows = (at.batch_size, tokens) if tokens else (at.batch_size,)
     inputs = partial(torch.randn, dtype=torch.bfloat16, device=device)
     weights = partial(torch.randn, dtype=TORCH[at.weight_dtype], device=device)
     decay, bias = -torch.rand(at.nheads, device=device) - 1.0, torch.rand(at.nheads, device=device) - 4.0
@@ -152,7 +152,10 @@ def _mamba_updated(
         x, dt, B, C = (part[:, None] for part in (x, dt, B, C))
     own, out = _scanned(own, x, _steps(dt, dt_bias, soft=dt_softplus), A, B, C, D)
     state[state_batch_indices] = own.to(state.dtype)
-    out = out.reshape(shape)
+    return _gated(out.reshape(shape), z)
+
+
+def _gated(out: Tensor, z: Tensor | None) -> Tensor:
     return out if z is None else out * torch.nn.functional.silu(z.float())
 
 
@@ -188,9 +191,8 @@ def _ring_init(at: Any, device: str) -> dict[str, Any]:
     """Requests have replayed none to all of a window; scratch memory lets FlashInfer choose between two kernels."""
     from flashinfer.mamba import allocate_checkpointing_ssu_scratch
 
-    at.cache_steps = at.num_predicted_tokens
     states, ring = 2 * at.batch_size, at.max_window + at.num_predicted_tokens
-    call = _mamba_call(at, device, states)
+    call = _mamba_call(at, device, states, at.num_predicted_tokens)
     x = call["x"]
     inputs = partial(torch.randn, dtype=x.dtype, device=device)
     scratch = (at.batch_size, at.nheads, at.num_predicted_tokens, at.max_window, x.dtype, device)
@@ -232,8 +234,7 @@ def _replayed(
     for t in range(tokens):
         row = (slots, slice(None), (start + count + t) % ring)
         x_cache[row], B_cache[row], dt_cache[row] = x[:, t], B[:, t], steps[:, t, :, 0].to(dt_cache.dtype)
-    out = out if z is None else out * torch.nn.functional.silu(z.float())
-    return dict(zip(RING, (out, state, x_cache, B_cache, dt_cache), strict=False))
+    return dict(zip(RING, (_gated(out, z), state, x_cache, B_cache, dt_cache), strict=False))
 
 
 SCRATCH = ("cb_scaled", "cumAdt_vec", "cb_old")
