@@ -253,8 +253,11 @@ def written(api: Api, given: Given) -> dict[str, Any]:
 
 
 def write_only(api: Api, given: Given) -> tuple[Tensor, ...]:
-    """The arguments that hold the whole answer and nothing that is read; none where any output is another one."""
-    read = {one.argument for one in api.inputs}
+    """The arguments that hold the whole answer and nothing that is read; none where any output is another one.
+
+    What is read are the inputs that the template lists; one by hand lists none, and its reference names what it reads.
+    """
+    read = {one.argument for one in api.inputs} or set(inspect.signature(live(api).trace.reference).parameters)
     names = [o.argument for o in api.outputs if o.argument not in read or o.argument in special_cases.WRITE_ONLY]
     whole = len(names) == len(api.outputs) and set(names) == set(given.shared.first.changed)
     held = [given.call.get(name) for name in names]

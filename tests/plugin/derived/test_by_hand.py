@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.derived import all_apis, by_hand, calling, prepare
 from pytest_flashinfer_perf.routines.derived.by_hand import attention, mended, norm, recurrent
-from pytest_flashinfer_perf.routines.derived.given import Given
+from pytest_flashinfer_perf.routines.derived.given import FirstCall, Given
 from pytest_flashinfer_perf.routines.derived.routine import requirements
 
 BIG_ON_A_CPU = ("fp8_blockscale", "mono_moe", "cute_dsl_fused_moe", "selective_state_update", "mm_fp8")
@@ -274,6 +274,20 @@ def test_arguments_without_a_name_follow_those_before_them():
     called = calling._positional(run, Given({"args": (3, 4)}, {}))
     assert called(cache=2, q=1, args=(3, 4), out=5) == (1, 2, (3, 4), 5)
     assert calling._positional(run, Given({}, {})) is run
+
+
+def test_what_a_call_by_hand_reads_is_never_filled_with_nan_before_it():
+    """As the ring of checkpointing_ssu, once a kernel writes all that the template names (16 requests and more)."""
+    for line in small_lines():
+        [case] = cases_of_line(shlex.split(line), all_routines())
+        made = case.routine.inputs(case.params, torch.Generator().manual_seed(1), torch.device("cpu"))
+        written = [one.argument for one in case.routine.api.outputs if one.argument in made.call]
+        made.shared.first = FirstCall(changed=dict.fromkeys(written, (1.0,)))
+        filled = {tensor.data_ptr() for tensor in case.routine.outputs(made)}
+        names = {
+            name for name, value in made.call.items() if isinstance(value, torch.Tensor) and value.data_ptr() in filled
+        }
+        assert names <= made.shared.unfilled, case.routine.name
 
 
 @pytest.mark.parametrize("part", ["fused_moe.core.trtllm_", "prims_ts", "trtllm_ragged_attention"])
