@@ -26,6 +26,7 @@ from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.kernel_timing.instruments import InstrumentError
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.measurement.measure import Measurement, measure
+from pytest_flashinfer_perf.rows.formatting import duration
 from pytest_flashinfer_perf.spec.nested import tensors
 
 __all__ = ["bench_gpu_time", "do_bench", "run_bench"]
@@ -163,7 +164,7 @@ def _milliseconds(
     use_cuda_graph: bool,
     **how: object,
 ) -> list[float]:
-    """The milliseconds of each timed call; a warning at their caller's line says if CUPTI could not be had."""
+    """The milliseconds of each timed call; a warning at their caller's line says what else than kernels they have."""
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         raise CompatError("calls of several processes are timed together by perf.time, in a test with perf_ranks")
     warmup = _calls_in(dry_run_ms, call) if dry_run_iters is None else dry_run_iters
@@ -171,10 +172,19 @@ def _milliseconds(
     if _device() != "cpu" and not any(tensor.is_cuda for tensor in tensors((call.args, call.kwargs))):
         call = TimedCall(call)  # arguments on the host, as of a plan, do not say where the call runs
     seen = _timers[-1](call, {"warmup": warmup, "max_time": repeat_ms / 1e3, "cuda_graph": graph, **how})
-    why = seen.timing.fallback or ("" if seen.device.is_gpu else "measured by the host's clock, there is no GPU here")
-    if why:
+    if why := _beside_kernels(seen):
         warnings.warn(f"pytest_flashinfer_perf.compat: {why}", stacklevel=3)
     return [sample * 1e3 for sample in seen.samples]
+
+
+def _beside_kernels(seen: Measurement) -> str:
+    timing = seen.timing
+    if timing.fallback or not seen.device.is_gpu:
+        return timing.fallback or "measured by the host's clock, there is no GPU here"
+    if not (timing.host_bound and timing.busy):
+        return ""
+    busy = f"a kernel runs for {duration(statistics.median(timing.busy))} of {duration(timing.median)}"
+    return f"{busy}, then the GPU waits for launches, which CUPTI slows: bench_gpu_time(..., use_cuda_graph=True)"
 
 
 def _refuse(**given: bool) -> None:
