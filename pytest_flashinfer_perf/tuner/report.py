@@ -10,6 +10,7 @@ from pytest_flashinfer_perf.tuner.found import DEFAULT, CaseFound, Report
 from pytest_flashinfer_perf.tuner.judge import best_s, grouped, outside
 
 MOST_TRANSFERS, MOST_NAMES = 5, 4
+UNSURE = 0.03  # a member of the best set that is seen this far behind wants more rounds
 HEADINGS = ("case", "tactics", "best set", "time", "default", "tuned, worst", "outside the best", "flips", "cache")
 
 
@@ -31,6 +32,10 @@ def of_case(case: CaseFound) -> Iterator[str]:
     what = counted(len(case.tactics), "tactic" if case.questions else "choice")
     yield f"{case.case}: {what} ({said}), {counted(case.rounds, 'round')}"
     yield f"  {'best':<17}{best_set(case)}, {duration(best_s(case))}"
+    for name in case.best:
+        regret = case.regret(name)
+        if regret is not None and regret.seen > UNSURE:
+            yield f"  {'best, or not':<17}{name}: {regret.sentence}, more rounds would tell: raise --budget"
     for way, name in grouped(case):
         yield f"  {way:<17}{name}: {cost(case, name)}"
     if case.tunes:
