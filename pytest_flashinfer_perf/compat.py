@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pytest_flashinfer_perf.config.settings import Checking
+from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.kernel_timing.instruments import InstrumentError
 from pytest_flashinfer_perf.machine import devices
@@ -67,14 +67,19 @@ class TimedCall:
 Timer = Callable[[TimedCall, Mapping[str, Any]], Measurement]
 
 
-def _without_row(call: TimedCall, measuring: Mapping[str, Any]) -> Measurement:
+def unchecked(call: TimedCall, how: Measuring, device: str, name: str = "") -> Measurement:
     """By events what CUPTI cannot time: a program that ran with the original function goes on."""
-    timed = partial(measure, call.fn, call.args, call.kwargs, checking=Checking(refcheck="off"), device=_device())
+    off = Checking(refcheck="off")
+    timed = partial(measure, call.fn, call.args, call.kwargs, checking=off, device=device, name=name)
     try:
-        return timed(measuring=measuring)
+        return timed(measuring=how)
     except InstrumentError as error:
-        seen = timed(measuring={**measuring, "instrument": "events"})
+        seen = timed(measuring=how.changed_by({"instrument": "events"}))
         return replace(seen, timing=replace(seen.timing, fallback=f"measured with events, not cupti: {error}"))
+
+
+def _without_row(call: TimedCall, asked: Mapping[str, Any]) -> Measurement:
+    return unchecked(call, Measuring().changed_by(asked), _device())
 
 
 _timers: list[Timer] = [_without_row]  # of scripts; above it that of the test that runs

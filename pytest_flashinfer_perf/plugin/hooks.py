@@ -144,10 +144,14 @@ def pytest_collection_imports() -> Generator[None, object, object]:
 def pytest_collect_file(
     file_path: Path, parent: pytest.Collector
 ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """Collect a finding, a recording or a testlist that is named as an argument; doctest would take any .txt file."""
+    """Collect a program, a finding, a recording or a testlist that is named; doctest would take any .txt file."""
     others = yield
     if not parent.session.isinitpath(file_path):
         return others
+    if file_path.suffix == ".py" and parent.config.getoption("perf_record"):
+        from pytest_flashinfer_perf.plugin.programs import ProgramFile
+
+        return [ProgramFile.from_parent(parent, path=file_path, device=_device)]
     if file_path.suffix == ".json":
         return others or named_files.findings_in(file_path, parent)
     if named_files.is_recording(file_path):

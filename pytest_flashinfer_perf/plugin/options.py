@@ -64,9 +64,7 @@ def name(text: str) -> str:
 
 def file(text: str) -> str:
     if text and Path(text).is_dir():
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is a folder: name each of its files, as --perf-testlist={text}/FILE"
-        )
+        raise argparse.ArgumentTypeError(f"{text!r} is a folder: name its files, as --perf-testlist={text}/FILE")
     return text
 
 
@@ -111,6 +109,9 @@ CASES = (
         "routines of the suite.",
     ),
     COVER,
+    option(
+        "--perf-record", action="store_true", help="Run named Python files, and record each call by compat's functions."
+    ),
     option("--perf-backends", metavar="A,B", help="Run these backends only. Default: all backends of a routine."),
     option(
         "--perf-case",

@@ -155,7 +155,7 @@ def test_a_folder_is_no_list(run, pytester):
     (pytester.mkdir("lists") / "test_other.py").write_text("def test_a(): pass")
     refused = run("", "--perf-testlist=lists")
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
-    refused.stderr.fnmatch_lines(["*'lists' is a folder: name each of its files, as --perf-testlist=lists/FILE"])
+    refused.stderr.fnmatch_lines(["*'lists' is a folder: name its files, as --perf-testlist=lists/FILE"])
 
 
 EMPTY = (
