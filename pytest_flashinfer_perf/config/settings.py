@@ -150,3 +150,8 @@ class Settings:
     fuzzing: Fuzzing = Fuzzing()
     quarantine: tuple[Quarantined, ...] = ()
     plants: Mapping[str, float] = field(default_factory=dict)
+
+    def of_test(self, test: str, measuring: Measuring, *, once: bool) -> Measuring:
+        """This way to measure, with what is planted in this test; `once` if its answer alone is asked for."""
+        planted = replace(measuring, plant=self.plants.get(test, measuring.plant))
+        return replace(planted, iters=1, warmup=0) if once else planted

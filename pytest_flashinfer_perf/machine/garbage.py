@@ -10,18 +10,22 @@ import functools
 import gc
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 
 @contextmanager
-def without_gc() -> Iterator[None]:
-    was_enabled = gc.isenabled()
-    gc.disable()
+def collecting(*, on: bool) -> Iterator[None]:
+    """With garbage collection on or off, whatever it was."""
+    was_on = gc.isenabled()
+    (gc.enable if on else gc.disable)()
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        (gc.enable if was_on else gc.disable)()
+
+
+def without_gc() -> AbstractContextManager[None]:
+    return collecting(on=False)
 
 
 @contextmanager

@@ -83,8 +83,7 @@ class Perf:
 
     def _asked(self, measuring: Measuring) -> Measuring:
         """The way to measure, with what is asked for this test alone."""
-        planted = replace(measuring, plant=self._settings.plants.get(self._node.nodeid, measuring.plant))
-        return replace(planted, iters=1, warmup=0) if self._only_once else planted
+        return self._settings.of_test(self._node.nodeid, measuring, once=self._only_once)
 
     def __call__(self, case: Case | Search) -> Measurement | None:
         """Run a case: skip it if it cannot run here, fail it if its answer is wrong, else record its row.

@@ -71,7 +71,8 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
         config.pluginmanager.register(results.SmallDocuments(config), "flashinfer-perf-stored")
     if not config.option.collectonly:
         config.pluginmanager.register(results.ResultFiles(config, board), "flashinfer-perf-result-files")
-        if config.pluginmanager.hasplugin("benchmark") and results.writes(config):
+        measures_later = not config.getoption("perf_record")  # than while tests are collected
+        if config.pluginmanager.hasplugin("benchmark") and results.writes(config) and measures_later:
             config.pluginmanager.register(benchmark_rows.MachineFacts(config), "flashinfer-perf-machine")
     if confirms():
         return

@@ -1,8 +1,9 @@
 """Programs whose calls of the functions in compat.py become rows: `pytest --perf-record bench_mine.py`.
 
 A program runs once, as `python bench_mine.py` would run it, while pytest collects: how many calls it makes is known at
-its end. Each of them is a test then, which records what was measured, so that a run of programs has all that any other
-run has: rows, files, the gate. What the program prints is captured; `-s` shows it.
+its end. It has the GPU to itself, as cases have it later. Each of its calls is a test then, which records what was
+measured, so that a run of programs has all that any other run has: rows, files, the gate. What the program prints is
+captured; `-s` shows it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ import pytest
 from pytest_flashinfer_perf import compat
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.machine.garbage import collecting
 from pytest_flashinfer_perf.measurement.measure import Measurement
+from pytest_flashinfer_perf.session import setup
 from pytest_flashinfer_perf.session.stash import SETTINGS
 from pytest_flashinfer_perf.spec import flags
 
@@ -46,32 +49,32 @@ class ProgramFile(pytest.File):
             raise self.CollectError(ONE_PROCESS)
         if settings.fuzzing.on or settings.checking.only:
             raise self.CollectError(ONLY_TIMED)
-        seen = list(self._ran(settings, once=config.getoption("benchmark_disable")))
+        seen = self._ran(settings, once=config.getoption("benchmark_disable"))
         if not seen:
             raise self.CollectError(f"{self.path} {NO_CALL}")
         for nth, (measured, line) in enumerate(seen, start=1):
             yield pytest.Function.from_parent(self, name=_name(nth), callobj=self._recorded(measured, line))
 
-    def _ran(self, settings: Settings, *, once: bool) -> Iterator[tuple[Measurement, int]]:
+    def _ran(self, settings: Settings, *, once: bool) -> list[tuple[Measurement, int]]:
         """What each call of the program measured, and the line that made it."""
         device, seen = self.device(settings), list[tuple[Measurement, int]]()
 
         def timed(call: compat.TimedCall, asked: Mapping[str, Any]) -> Measurement:
             test = f"{self.nodeid}::{_name(len(seen) + 1)}"
-            how = settings.measuring.changed_by(asked)
-            how = replace(how, plant=settings.plants.get(test, how.plant))
-            how = replace(how, iters=1, warmup=0) if once else how
+            how = settings.of_test(test, settings.measuring.changed_by(asked), once=once)
             made = compat.unchecked(call, how, str(device.torch), test)
             seen.append((replace(made, checking=settings.checking), _line(sys._getframe(), self.path)))  # noqa: SLF001
             return made
 
-        with compat.timed_by(timed), _as_program(self.path):
+        alone = setup.turn_of_all(self.config, [device.uuid] if device.uuid else [])
+        with alone, compat.timed_by(timed), _as_program(self.path):
             try:
                 runpy.run_path(str(self.path), run_name="__main__")
             except SystemExit as end:
                 if end.code:
                     raise self.CollectError(f"{self.path} ended with {end.code}") from end
-        yield from seen
+        device.give_back_memory()
+        return seen
 
     def _recorded(self, measured: Measurement, line: int) -> Callable[..., None]:
         again = flags.join(["pytest", "--perf-record", str(self.path)])
@@ -95,10 +98,11 @@ def _line(frame: FrameType | None, of: Path) -> int:
 
 @contextmanager
 def _as_program(path: Path) -> Iterator[None]:
-    """With the arguments and the folder of imports that Python gives a program."""
+    """With the arguments, the folder of imports and the garbage collection that Python gives a program."""
     argv, folders = sys.argv, sys.path[:]
     sys.argv, sys.path[:0] = [str(path)], [str(path.parent)]
     try:
-        yield
+        with collecting(on=True):  # it is off while tests are collected
+            yield
     finally:
         sys.argv, sys.path[:] = argv, folders

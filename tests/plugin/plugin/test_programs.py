@@ -5,7 +5,7 @@ import json
 import pytest
 
 MINE = """
-import sys
+import gc, sys
 
 import torch
 from pytest_flashinfer_perf.compat import bench_gpu_time, do_bench
@@ -17,6 +17,7 @@ def main():
     for n in shapes.SIZES:
         assert len(bench_gpu_time(torch.neg, 1, 7, input_args=(torch.randn(n),))) == 7
     print("took", do_bench(lambda: torch.neg(torch.ones(9)), 0, 1), sys.argv)
+    assert gc.isenabled(), "which it is not while tests are collected"
 
 
 if __name__ == "__main__":
