@@ -196,4 +196,5 @@ def tolerance(api: Api, name: str, dtype: torch.dtype) -> Tolerance:
         return PACKED
     if dtype == torch.uint8 and "quant" in f"{api.operation} {api.label}":
         return EXPONENTS
-    return {**BY_DTYPE, **NARROW_TYPES}.get(dtype, EXACT)
+    allowed = {**BY_DTYPE, **NARROW_TYPES}.get(dtype, EXACT)
+    return replace(allowed, matched=1 - special(api).strays) if dtype in HALF else allowed

@@ -57,7 +57,7 @@ def test_special_cases_are_in_one_place_and_counted():
     of_names = (special_cases.SYNONYMS, special_cases.COUNTS, special_cases.SMALL_EXPERTS, special_cases.GATHERED)
     of_flags = (special_cases.AXES, special_cases.DEFAULTS, special_cases.ARGUMENTS, special_cases.ANYWAY)
     counts = (len(special_cases.APIS), sum(map(len, of_names)), len(special_cases.LINES), sum(map(len, of_flags)))
-    assert all(now <= most for now, most in zip(counts, (29, 23, 21, 40), strict=True)), counts
+    assert all(now <= most for now, most in zip(counts, (30, 23, 21, 40), strict=True)), counts
 
 
 def test_each_special_case_of_an_api_is_of_a_template():
