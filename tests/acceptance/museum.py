@@ -199,7 +199,7 @@ class Museum:
                 return Shown(exhibit.name, "missed", told)
             raise RunError(told)
         trails = read_json(output / RESULT)
-        named = [f"{one['case']}: {' or '.join(one['suspects']) or 'none'}" for one in trails]
+        named = dict.fromkeys(" or ".join(one["suspects"]) or "none" for one in trails)
         right = [one for one in trails if one["verified"] and one["suspects"][-1] == exhibit.releases[1]]
         sentence = f"bisect names {', '.join(named)}{''.join(': ' + one['verified']['sentence'] for one in right[:1])}"
         return Shown(exhibit.name, "found" if right else "missed", sentence)
@@ -235,10 +235,12 @@ def _new_kernels(case: str, runs: Mapping[str, Sequence[Run]]) -> set[str]:
 
 
 def _size(case: Mapping[str, Any]) -> str:
+    """The verdict of a case, by the last part of its name."""
+    said = f"{re.split('/|::', case['case'])[-1]} {case['verdict']}"
     if not case["judged_in"]:
-        return f"{case['case']} {case['verdict']}: {case['sentence']}"
+        return f"{said}: {case['sentence'].partition(';')[0]}"
     change = case["effects"][case["judged_in"]]["change"]
-    return f"{case['case']} {case['verdict']}: {case['judged_in']} {100 * math.expm1(change):+.1f} %"
+    return f"{said}: {case['judged_in']} {100 * math.expm1(change):+.1f} %"
 
 
 def _seconds(there: Path) -> float:
