@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterable
 from typing import Protocol, TextIO
 
-# Control characters but the tab, separators of lines, marks that turn the direction of text, halves of surrogates.
-UNPRINTABLE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Control characters but the tab, separators of lines, marks that turn the direction of text, what is no character.
+UNPRINTABLE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 # GitHub obeys `::command::` where a line begins, and `##[command]` anywhere, as Azure does `##vso[command]`.
 COMMAND = re.compile(r"^(?=\s*::)|(?<=##)(?=\[|vso\[)")
 

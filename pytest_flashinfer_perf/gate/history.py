@@ -47,7 +47,7 @@ def read(runs: Sequence[Run], thresholds: Thresholds) -> list[Series]:
     points: dict[tuple[str, ...], list[Point]] = {}
     for run in sorted(runs, key=lambda run: run.when):
         for row in run.by_case.values():
-            if is_measured(row.median) and not calm.is_busy(row):
+            if is_measured(row.median) and row.is_sound and not calm.is_busy(row):
                 how = (row.provenance.instrument, row.provenance.cold_l2, row.provenance.cuda_graph)
                 like = (row.case, str(row.identity.gpu_uuid), run.model(row), *map(str, how))
                 points.setdefault(like, []).append((run, row))

@@ -105,7 +105,7 @@ def _table(cases: Sequence[ToldCase]) -> Iterator[str]:
 
 # Output for GitHub Actions: the job's summary, and annotations for cases that need attention.
 
-SUMMARY = "GITHUB_STEP_SUMMARY"
+SUMMARY, LARGEST = "GITHUB_STEP_SUMMARY", 1_000_000
 
 
 def publish(judgement: Judgement) -> Iterator[str]:
@@ -129,9 +129,19 @@ def summarized(text: str) -> Iterator[str]:
     """Appends to the summary; an annotation where it cannot be written."""
     try:
         with Path(os.environ[SUMMARY]).open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
+            file.write(cut(text, LARGEST))
     except OSError as error:
         yield annotation("warning", f"no {SUMMARY}", str(error))
+
+
+def cut(text: str, most: int) -> str:
+    """As many of its lines as have so many bytes: GitHub takes all of a text or nothing."""
+    said = text.encode(errors="backslashreplace")
+    if len(said) <= most:
+        return text
+    kept = said[: said.rfind(b"\n", 0, most)].decode()
+    folded = kept.count("<details>") - kept.count("</details>")
+    return kept + "\n\n</details>" * folded + "\n\nThe rest is in the files.\n"
 
 
 def annotation(level: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:

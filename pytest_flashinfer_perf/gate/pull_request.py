@@ -33,7 +33,7 @@ from pytest_flashinfer_perf.rows.fields import FieldError
 
 MIB = 2**20
 LARGEST_FILE, LARGEST_ANSWER = 32 * MIB, 64 * MIB
-LONGEST, LONGEST_LINE = 65_000, 2_000  # characters; GitHub takes comments of 65,536
+LONGEST, LONGEST_LINE = 65_000, 2_000  # GitHub takes comments of 65,536 characters
 PER_PAGE, MOST_PAGES = 100, 30
 PAUSES_S = (1.0, 3.0)  # before the second and the third attempt
 TIMEOUT_S = 30.0
@@ -246,14 +246,8 @@ def text(folder: Path, event: GitHubEvent, pull: Pull) -> str:
     number = str(run.id) if run else os.environ.get("GITHUB_RUN_ID", "")
     log = f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{variable('GITHUB_REPOSITORY')}/actions/runs"
     end = f"\nCommit {pull.head.sha[:10]}, [log and files]({log}/{number}). {CLAIMED if run else ''}".rstrip()
-    lines, length = list[str](), len(end)
-    for line in verdicts(folder).splitlines():
-        length += len(line[:LONGEST_LINE]) + 1
-        if length > LONGEST:
-            lines += ["", "The rest is in the files."]
-            break
-        lines.append(line[:LONGEST_LINE])
-    return "\n".join([*lines, end])
+    lines = (line[:LONGEST_LINE] for line in verdicts(folder).splitlines())
+    return markdown.cut("\n".join(lines), LONGEST - len(end)).rstrip("\n") + "\n" + end
 
 
 def verdicts(folder: Path) -> str:

@@ -218,7 +218,7 @@ def against(judgement: Judgement) -> str:
 def _named(runs: Sequence[Run]) -> str:
     first, latest = runs[0], max(run.when for run in runs)
     others = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
-    commit = f", commit {str(first.commit.id)[:10]}" if first.commit.id not in (None, "unversioned") else ""
+    commit = f", commit {str(first.commit.id)[:10]}" if first.commit.id else ""
     return f"{first.source}{others} ({len(runs)} process{'es' * (len(runs) > 1)}, {latest:%Y-%m-%d %H:%M} UTC{commit})"
 
 

@@ -137,12 +137,10 @@ def legend(rows: Iterable[Row]) -> str:
 
 # The backends that share the first place: those not significantly slower than the fastest.
 
-UNSOUND = ("invalid", "wrong")  # statuses of rows that never win
-
 
 def fastest(rows: Sequence[Row]) -> list[Row]:
     """The least median first; of sound rows, and where there is another row to be faster than."""
-    sound = [row for row in rows if row.status not in UNSOUND and row.median > 0]
+    sound = [row for row in rows if row.is_sound and row.median > 0]
     if len(rows) < 2 or not sound:
         return []
     first = min(sound, key=lambda row: row.median)

@@ -299,6 +299,11 @@ class Row:
         return self.execution.status
 
     @property
+    def is_sound(self) -> bool:
+        """Whether its time is that of the work: neither impossible nor of a wrong answer."""
+        return self.status not in ("invalid", "wrong")
+
+    @property
     def is_wrong(self) -> bool:
         return self.status == "wrong" or self.check.refcheck == "wrong"
 

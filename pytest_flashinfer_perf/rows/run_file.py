@@ -114,7 +114,7 @@ class Commit:
     @classmethod
     def of(cls, commit_info: Mapping[str, Any]) -> Commit:
         known = commit_info.get("id")
-        return cls(None if known is None else str(known), bool(commit_info.get("dirty")))
+        return cls(None if known in (None, "unversioned") else str(known), bool(commit_info.get("dirty")))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,11 @@ plugins, each of which does one thing; nothing here measures.
 from __future__ import annotations
 
 import faulthandler
+import hashlib
 import json
 import os
 import platform
+import subprocess
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -190,7 +192,15 @@ def _place(config: pytest.Config, settings: Settings, device: Device) -> dict[st
     others = {"seed": settings.seed, "case_tag": settings.case_tag, "plant": dict(settings.plants)}
     how = {**measuring, **checking, **others}
     asked = {f"--perf-{name.replace('_', '-')}": value for name, value in how.items()}
-    return {**known, "device": device.name, "commit": commit.get("id"), **asked}
+    return {**known, "device": device.name, "commit": f"{commit.get('id')}{_changes(commit)}", **asked}
+
+
+def _changes(commit: Mapping[str, Any]) -> str:
+    """A digest of what is not committed: rows of other code are of another run."""
+    if not commit.get("dirty"):
+        return ""
+    done = subprocess.run(["git", "diff", "HEAD"], capture_output=True, check=False)  # noqa: S607
+    return f" with uncommitted changes {hashlib.sha256(done.stdout).hexdigest()[:12]}"
 
 
 def _journal(config: pytest.Config, brief: WorkerBrief, place: Mapping[str, Any]) -> Journal | None:

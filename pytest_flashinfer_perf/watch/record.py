@@ -24,7 +24,7 @@ from pytest_flashinfer_perf.gate.levels import Floats
 from pytest_flashinfer_perf.gate.match import FACETS, Reason
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
-from pytest_flashinfer_perf.rows.formatting import grouped
+from pytest_flashinfer_perf.rows.formatting import counted, grouped
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import SOFTWARE, Run, RunError
 from pytest_flashinfer_perf.rows.scatter import is_measured
@@ -151,7 +151,7 @@ class Records:
 
     def _night(self, said: Mapping[str, Any]) -> Night:
         if said.get("schema") != SCHEMA:
-            raise FieldError(f"its schema is {fields.shown(said.get('schema'))}, this version reads {SCHEMA}: update")
+            raise FieldError(f"its schema is {fields.shown(said.get('schema'))}, this version reads {SCHEMA}")
         head = fields.read(_Head, said, "it")
         cases, kernels = (_placed(said.get(name), self.places[name], name) for name in self.places)
         if len(kernels) != len(cases) or len(np.unique(cases)) != len(cases) or -1 in cases:
@@ -237,12 +237,16 @@ def added(runs: Iterable[Run], known: Callable[[str], str], where: str) -> dict[
 
 def lines(run: Run, known: Records) -> Iterator[str]:
     """The lines of a run that a file lacks, which says what is known."""
-    measured = [row for row in run.ours or run.rows if is_measured(row.median) and not calm.is_busy(row)]
+    timed = [row for row in run.ours or run.rows if is_measured(row.median)]
+    measured = [row for row in timed if row.is_sound and not calm.is_busy(row)]
     failed = _failed(run)
     sides = list(grouped(measured, lambda row: (run.model(row), row.identity.gpu_uuid)))
     if not sides and not failed:
-        raise RunError(f"{run.source}: it measured nothing and nothing failed: there is nothing to publish")
-    for (gpu, card), rows in sides or [((str(run.machine.get("gpu") or "unknown"), None), [])]:
+        left = "it measured nothing" if not timed else f"its {counted(len(timed), 'row')} is of a busy machine"
+        raise RunError(f"{run.source}: {left} and nothing failed: there is nothing to publish")
+    names = (one.identity.device_name for one in run.unmeasured if one.identity.device_name)
+    meant_for = next(names, None) or run.machine.get("gpu") or "unknown"
+    for (gpu, card), rows in sides or [((str(meant_for), None), [])]:
         name = _hash([_fingerprint(run), gpu, card])
         if name not in known.nights:
             yield from _lines(run, name, _environment(run, gpu, card, rows), rows, failed, known)
@@ -328,7 +332,7 @@ def _short(value: float | None) -> float | None:
 
 
 def _failed(run: Run) -> dict[str, str]:
-    found = {}
+    found = {row.case: "INVALID: faster than its device can be" for row in run.rows if row.status == "invalid"}
     for case, trouble in match.failures(run):
         found[case.name] = f"{trouble.reason}: {trouble.sentence.removeprefix(f'{run.source}: ')}"
     return found

@@ -101,10 +101,6 @@ def _by_case(page: GpuPage) -> list[list[Stretch]]:
 
 def _health(page: GpuPage) -> dict[str, Any]:
     """What the newest run says, and of how much nothing can be said."""
-    newest = page.nights[-1]
-    now = ~np.isnan(page.us[-1])
-    before = next((n for n in range(len(page.nights) - 2, -1, -1) if page.cards[n].card == page.cards[-1].card), None)
-    gone = [] if before is None else np.flatnonzero(~np.isnan(page.us[before]) & ~now).tolist()
     longest = {one.case: one for one in sorted(page.stretches, key=lambda one: len(one.at))}.values()
     short = sum(len(one.at) < 2 * SHORTEST for one in longest)
     noisy = sum(SEEN_FROM * one.levels.sd > page.least[one.case] for one in longest)
@@ -112,14 +108,14 @@ def _health(page: GpuPage) -> dict[str, Any]:
     loud = f"{counted(noisy, 'case')} with a threshold below {SEEN_FROM:g} sd: too noisy to see it soon"
     there = page.there
     return {
-        "when": newest.when.isoformat(),
+        "when": page.nights[-1].when.isoformat(),
         "runs": len(page.nights),
         "cadence": page.cadence,
-        "measured": int(now.sum()),
+        "measured": int(page.has[-1].sum()),
         "slower": sum(one.is_slower for one in there),
         "faster": sum(not one.is_slower for one in there),
-        "failed": dict(list(newest.failed.items())[:MOST_NAMED]),
-        "gone": [page.cases[case].name for case in gone[:MOST_NAMED]],
+        "failed": dict(list(page.failing.items())[:MOST_NAMED]),
+        "gone": page.gone[:MOST_NAMED],
         "unsure": [said for count, said in ((short, few), (noisy, loud)) if count],
     }
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.effects import RISK, Domain, Effect, Replicates
-from pytest_flashinfer_perf.gate.levels import Change, Floats, Levels
+from pytest_flashinfer_perf.gate.levels import SHORTEST, Change, Floats, Levels
 from pytest_flashinfer_perf.gate.noise import QUIETEST, Noise
 from pytest_flashinfer_perf.gate.verdict import Verdict
 from pytest_flashinfer_perf.rows.formatting import counted
@@ -253,6 +253,33 @@ class GpuPage:
         """Days from one run to the next, as a rule."""
         steps = [after - before for (_, before), (_, after) in pairwise(self.days)]
         return statistics.median(steps) if len(steps) > 1 else 0
+
+    @cached_property
+    def failing(self) -> dict[str, str]:
+        """What failed in one of the newest runs and was measured by none since: several hosts or suites may publish."""
+        still: dict[str, str] = {}
+        for nth in range(max(0, len(self.nights) - BEFORE), len(self.nights)):
+            for case in np.flatnonzero(self.has[nth]).tolist():
+                still.pop(self.cases[case].name, None)
+            still |= self.nights[nth].failed
+        return still
+
+    @cached_property
+    def gone(self) -> list[str]:
+        """What the newest run lacks of the run before it: of the same card, and with a case in common."""
+        before = [nth for nth, card in enumerate(self.cards[:-1]) if card.card == self.cards[-1].card]
+        alike = (self.has[nth] for nth in reversed(before) if (self.has[nth] & self.has[-1]).any())
+        lacks = np.flatnonzero(next(alike, self.has[-1]) & ~self.has[-1])
+        return [name for case in lacks if (name := self.cases[case].name) not in self.failing]
+
+    @property
+    def is_short(self) -> bool:
+        """Whether no case has been measured often enough for a change to be told."""
+        return all(len(one.at) < 2 * SHORTEST for one in self.stretches)
+
+    @cached_property
+    def has(self) -> npt.NDArray[np.bool_]:
+        return ~np.isnan(self.us)
 
     @cached_property
     def points(self) -> int:

@@ -10,9 +10,10 @@ from pytest_flashinfer_perf.cli import judging
 from pytest_flashinfer_perf.cli.commands import parser_of
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.gate import read, thresholds, words
-from pytest_flashinfer_perf.gate.verdict import NOTHING_WORSE, WORSE
+from pytest_flashinfer_perf.gate.levels import SHORTEST
+from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE
 from pytest_flashinfer_perf.printing import show
-from pytest_flashinfer_perf.rows.formatting import counted, indented, wrapped
+from pytest_flashinfer_perf.rows.formatting import counted, indented, some, wrapped
 from pytest_flashinfer_perf.rows.run_file import RunError
 from pytest_flashinfer_perf.watch import alarms, branch, pages, record, site
 from pytest_flashinfer_perf.watch.record import SUFFIX, Records
@@ -53,7 +54,10 @@ def watch(arguments: Sequence[str]) -> int:
     if args.alarms:
         alarms.update(args.alarms, found)
     show(_lines(found, args.output))
-    return WORSE if any(_is_worse(page) for page in found) else NOTHING_WORSE
+    if any(_is_worse(page) for page in found):
+        return WORSE
+    lacks = any(page.gone for page in found) or all(page.is_short for page in found)
+    return COULD_NOT_JUDGE if lacks else NOTHING_WORSE
 
 
 def _records(runs: str, remote: str) -> Records:
@@ -74,7 +78,7 @@ def _records(runs: str, remote: str) -> Records:
 
 
 def _is_worse(page: GpuPage) -> bool:
-    return bool(page.nights[-1].failed) or any(one.is_slower for one in page.there)
+    return bool(page.failing) or any(one.is_slower for one in page.there)
 
 
 def _lines(found: Sequence[GpuPage], output: Path) -> Iterator[str]:
@@ -85,8 +89,11 @@ def _lines(found: Sequence[GpuPage], output: Path) -> Iterator[str]:
             run = page.nights[one.since]
             yield from wrapped(f"  {run.when:%Y-%m-%d %H:%M}: {one.case.name} {words.percent(one.size)}", 4)
             yield from (line for beside in one.beside() for line in indented(beside, 4))
-        failed = page.nights[-1].failed.items()
-        yield from (line for name, why in failed for line in wrapped(f"  {name}, {why}", 4))
+        yield from (line for name, why in page.failing.items() for line in wrapped(f"  {name}, {why}", 4))
+        if page.gone:
+            yield from wrapped(f"  not in the newest run: {some(page.gone)}", 4)
+        if page.is_short:
+            yield f"  no case has {2 * SHORTEST} runs on one card: too few to tell a change"
     yield f"written to {output / 'index.html'}"
 
 
@@ -94,7 +101,8 @@ def watch_parser() -> argparse.ArgumentParser:
     made = parser_of(
         "watch",
         "Make a site of published runs, which needs no server: a page per model of GPU, a trend per case, its changes "
-        "and what else changed with them. Exits with 1 if a case is slower since a change or failed in the newest run.",
+        "and what else changed with them. Exits with 1 if a case is slower since a change, or failed and was not "
+        "measured since; with 2 if cases are gone, or none has enough runs to tell a change.",
         WATCHES,
     )
     made.add_argument("runs", metavar="DIR_OR_BRANCH", help="Folder with the files of published runs, or their branch.")

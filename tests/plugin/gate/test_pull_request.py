@@ -209,7 +209,9 @@ def test_files_are_read_within_bounds(api, comment, monkeypatch, tmp_path):
     assert comment()[0] == 0
     [made] = api.comments.values()
     assert 60_000 < len(made["body"]) < 65_536
-    assert "\nThe rest is in the files.\n" in made["body"]
+    body, _, end = made["body"].partition("\nThe rest is in the files.\n")
+    assert body.count("<details>") == body.count("</details>")
+    assert "log and files" in end
     for text in ("[" * 200_000, "\x00", '{"headline": ' + "9" * 9_000 + "}", ""):
         path.write_text(text)
         assert comment()[0] == 0

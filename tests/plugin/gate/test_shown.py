@@ -313,3 +313,12 @@ def test_whatever_cases_are_called_all_of_it_can_be_written(cases, strict):
     assert markdown.text(judgement).count("\n| ") <= len(cases) + 2
     assert list(terminal.lines(judgement))
     assert list(terminal.explanation(judgement, "*"))
+
+
+def test_a_summary_that_github_would_drop_is_cut_at_a_line_and_its_folds_are_closed():
+    lines = [f"| case {nth} é |" for nth in range(1000)]
+    text = "\n".join([*lines[:10], "<details><summary>990 more</summary>", *lines[10:], "</details>"])
+    assert markdown.cut(text, len(text.encode())) == text
+    shown = markdown.cut(text, 5_000)
+    assert len(shown.encode()) < 5_100
+    assert shown.endswith("|\n\n</details>\n\nThe rest is in the files.\n")

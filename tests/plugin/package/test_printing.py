@@ -14,9 +14,11 @@ from made import document, row, saved
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.printing import safe, safe_lines
 
-HOSTILE = "x\n::error::pwn\r\x1b]0;title\x07\x1b[2J\x9b31m\u2028\u202e##[error]pwn ##vso[task.setvariable]a \ud800"
-FORGED = re.compile(r"^\s*::\w|##\[|##vso\[|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u202e\ud800]", re.MULTILINE)
-RISKY = st.text(st.sampled_from("::##[]vso \t\n\r\x1b\x00\x85\u2028\u202e\ud800aé"))
+HOSTILE = (
+    "x\n::error::pwn\r\x1b]0;title\x07\x1b[2J\x9b31m\u2028\u202e##[error]pwn ##vso[task.setvariable]a \ud800\ufffe"
+)
+FORGED = re.compile(r"^\s*::\w|##\[|##vso\[|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u202e\ud800\ufffe]", re.MULTILINE)
+RISKY = st.text(st.sampled_from("::##[]vso \t\n\r\x1b\x00\x85\u2028\u202e\ud800\uffffaé"))
 
 
 @given(st.text() | RISKY)

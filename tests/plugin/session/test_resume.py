@@ -87,6 +87,23 @@ def test_without_a_journal_everything_is_run_and_elsewhere_nothing_is_kept(well)
     elsewhere.stdout.no_fnmatch_line("*--perf-resume:*not run again*")
 
 
+def test_rows_of_code_that_changed_since_are_not_kept(pytester, monkeypatch):
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
+        monkeypatch.setenv(name, os.devnull)
+    own = "import torch\ndef test_own(perf): perf.time(torch.neg, torch.ones({}))\n"
+    path = pytester.path / "test_own.py"
+    path.write_text(own.format(8))
+    git = ("git", "-C", str(pytester.path), "-c", "user.name=a", "-c", "user.email=a@b")
+    for words in (("init", "-q"), ("add", "test_own.py"), ("commit", "-q", "-m", "x")):
+        subprocess.run([*git, *words], check=True)
+    few = ("test_own.py", "--perf-iters=3", "--perf-device=cpu", "--perf-resume", "-W", "ignore")
+    pytester.runpytest(*few).assert_outcomes(passed=1)
+    path.write_text(own.format(16))
+    changed = pytester.runpytest(*few)
+    assert changed.ret == pytest.ExitCode.USAGE_ERROR
+    changed.stderr.fnmatch_lines(["*not of this run, commit was *, is * with uncommitted changes *"])
+
+
 def test_what_is_selected_again_is_what_is_counted(well):
     well.runpytest(*QUICK, "-k", "planted and (s16 or s17)").assert_outcomes(passed=2, deselected=198)
     again = well.runpytest(*QUICK, "-k", "planted and (s17 or s18)", "--perf-resume")

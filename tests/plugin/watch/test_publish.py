@@ -271,6 +271,31 @@ def test_a_run_that_says_nothing_is_not_published(tmp_path, capsys):
     assert "there is nothing to publish" in capsys.readouterr().err
 
 
+def test_impossible_and_wrong_times_are_no_history(remote, tmp_path):
+    rows = [row(), row("decode/b32", status="invalid"), row("decode/b64", status="wrong")]
+    assert main("publish", [str(night(tmp_path / "1.json", "11-01", *rows))]) == 0
+    *_, run = lines(remote)
+    wrong = "wrong-answer: its answer is wrong in this run"
+    said = {"decode/b32": "INVALID: faster than its device can be", "decode/b64": wrong}
+    assert (run["us"], run["failed"]) == ([100.0], said)
+
+
+@pytest.mark.usefixtures("remote")
+def test_a_run_of_a_busy_machine_alone_is_said_to_be_one(tmp_path, capsys):
+    busy = {"seconds": 1.0, "cores": 2, "waited": 0.9, "taken": 0.9, "stolen": 0.0}
+    one = row(instrument="wall_clock", contention=busy)
+    assert main("publish", [str(night(tmp_path / "1.json", "11-01", one))]) == 2
+    assert "its 1 row is of a busy machine and nothing failed: there is nothing to publish" in capsys.readouterr().err
+
+
+def test_a_night_in_which_all_failed_is_of_the_device_that_it_was_meant_for(remote, tmp_path):
+    failed = {"case": "a", "outcome": "failed", "reason": "it crashed", "device_name": "AMD EPYC"}
+    path = tmp_path / "1.json"
+    path.write_text(json.dumps(document(unmeasured=[failed], when="2026-11-01T03:00:00+00:00")))
+    assert main("publish", [str(path)]) == 0
+    assert [said["gpu"] for said in lines(remote) if said["kind"] == "environment"] == ["AMD EPYC"]
+
+
 def test_outside_of_a_repository_an_address_is_enough(remote, tmp_path, monkeypatch):
     outside = tmp_path / "outside"
     outside.mkdir()

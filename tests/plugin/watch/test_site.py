@@ -86,6 +86,29 @@ def test_health_is_that_of_the_newest_run(tmp_path, capsys):
     assert noisy.startswith("1 case with a threshold below 3 sd")
 
 
+def test_what_failed_on_one_host_is_not_hidden_by_the_run_of_another(tmp_path, capsys):
+    e, other = environment(), environment(card="GPU-other")
+    texts = [line("environment", one[0], **one[1]) for one in (e, other)] + [case("a"), case("b")]
+    texts += [night(n, {"a": 100.0 + n % 3 / 10}, e[0]) for n in range(8)]
+    texts += [night(8, {"a": 100.0}, e[0], failed={"decode/b": "failed: it crashed"}), night(9, {"a": 101.0}, other[0])]
+    assert made(tmp_path / "one", *texts)[0] == 1
+    assert "decode/b, failed: it crashed" in capsys.readouterr().out
+    assert made(tmp_path / "two", *texts, night(10, {"a": 100.0, "b": 5.0}, e[0]))[0] == 0
+
+
+def test_cases_that_vanish_and_too_few_runs_are_not_judged(tmp_path, capsys):
+    e = environment()
+    texts = [line("environment", e[0], **e[1]), *map(case, "abc")]
+    texts += [night(n, {"a": 100.0 + n % 3 / 10, "b": 50.0 + n % 2 / 10}, e[0]) for n in range(8)]
+    assert made(tmp_path / "few", *texts[:9])[0] == 2
+    assert "no case has 6 runs on one card: too few to tell a change" in capsys.readouterr().out
+    assert made(tmp_path / "enough", *texts)[0] == 0
+    assert made(tmp_path / "suites", *texts, night(8, {"c": 9.0}, e[0]))[0] == 0  # it has no case in common
+    capsys.readouterr()
+    assert made(tmp_path / "gone", *texts, night(8, {"a": 100.0}, e[0]))[0] == 2
+    assert "not in the newest run: decode/b" in capsys.readouterr().out
+
+
 def test_each_model_has_a_page_whatever_it_is_called(tmp_path):
     names = ["NVIDIA H200", "nvidia/h200", "../index", "<b>"]
     texts = [case("a")]
@@ -93,7 +116,7 @@ def test_each_model_has_a_page_whatever_it_is_called(tmp_path):
         where = environment(gpu=gpu)
         texts += [line("environment", where[0], **where[1]), night(nth, {"a": 5.0}, where[0])]
     code, site = made(tmp_path, *texts)
-    assert code == 0
+    assert code == 2
     pages = {page["gpu"]: page["page"] for page in data(site, "index")["pages"]}
     assert set(pages) == set(names)
     assert len(set(pages.values())) == 4
