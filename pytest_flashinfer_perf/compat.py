@@ -25,6 +25,7 @@ from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.kernel_timing.instruments import InstrumentError
 from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.measurement import recorded_program
 from pytest_flashinfer_perf.measurement.measure import Measurement, measure
 from pytest_flashinfer_perf.rows.formatting import duration
 from pytest_flashinfer_perf.spec.nested import tensors
@@ -79,6 +80,9 @@ def unchecked(call: TimedCall, how: Measuring, device: str, name: str = "") -> M
 
 
 def _without_row(call: TimedCall, asked: Mapping[str, Any]) -> Measurement:
+    instructions = recorded_program.instructions()
+    if instructions is not None:
+        return instructions.timed(partial(unchecked, call), asked)
     return unchecked(call, Measuring().changed_by(asked), _device())
 
 
@@ -170,13 +174,14 @@ def _milliseconds(
     **how: object,
 ) -> list[float]:
     """The milliseconds of each timed call; a warning at their caller's line says what else than kernels they have."""
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        raise CompatError("calls of several processes are timed together by perf.time, in a test with perf_ranks")
-    warmup = _calls_in(dry_run_ms, call) if dry_run_iters is None else dry_run_iters
-    graph = "on" if use_cuda_graph and torch.cuda.is_available() else "off"
-    if _device() != "cpu" and not any(tensor.is_cuda for tensor in tensors((call.args, call.kwargs))):
-        call = TimedCall(call)  # arguments on the host, as of a plan, do not say where the call runs
-    seen = _timers[-1](call, {"warmup": warmup, "max_time": repeat_ms / 1e3, "cuda_graph": graph, **how})
+    with recorded_program.one_call():
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            raise CompatError("calls of several processes are timed together by perf.time, in a test with perf_ranks")
+        warmup = _calls_in(dry_run_ms, call) if dry_run_iters is None else dry_run_iters
+        graph = "on" if use_cuda_graph and torch.cuda.is_available() else "off"
+        if _device() != "cpu" and not any(tensor.is_cuda for tensor in tensors((call.args, call.kwargs))):
+            call = TimedCall(call)  # arguments on the host, as of a plan, do not say where the call runs
+        seen = _timers[-1](call, {"warmup": warmup, "max_time": repeat_ms / 1e3, "cuda_graph": graph, **how})
     if why := _beside_kernels(seen):
         warnings.warn(f"pytest_flashinfer_perf.compat: {why}", stacklevel=3)
     return [sample * 1e3 for sample in seen.samples]

@@ -10,22 +10,18 @@ import functools
 import gc
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 
 @contextmanager
-def collecting(*, on: bool) -> Iterator[None]:
-    """With garbage collection on or off, whatever it was."""
+def without_gc() -> Iterator[None]:
     was_on = gc.isenabled()
-    (gc.enable if on else gc.disable)()
+    gc.disable()
     try:
         yield
     finally:
-        (gc.enable if was_on else gc.disable)()
-
-
-def without_gc() -> AbstractContextManager[None]:
-    return collecting(on=False)
+        if was_on:
+            gc.enable()
 
 
 @contextmanager

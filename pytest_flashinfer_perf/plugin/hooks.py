@@ -113,7 +113,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    settings = session.config.stash[SETTINGS]
+    config, settings = session.config, session.config.stash[SETTINGS]
+    if config.getoption("perf_record") and not any(arg.partition("::")[0].endswith(".py") for arg in config.args):
+        raise pytest.UsageError("--perf-record: no Python file is named, and those of a folder are not looked for")
     if any((settings.backends, settings.cases, settings.model, settings.step, settings.plan, settings.traffic)):
         from pytest_flashinfer_perf.plugin import cases
 

@@ -110,9 +110,10 @@ def test_every_routine_and_backend_has_a_yes_or_a_reason(hopper):
 @pytest.mark.usefixtures("nvml")
 def test_it_is_one_screen_of_80_columns(hopper):
     facts = {"no_gpu": None, **doctor.facts_about(hopper, [], {}), "gpus": [{**GPU, **provenance.health("GPU-0")}]}
+    facts["caches"] = {**facts["caches"], "roof": None}  # else a folder, which is as long as it is
     lines = list(told.lines(facts))
     assert len(lines) < 55
-    assert max(map(len, lines)) <= 80
+    assert [line for line in lines if len(line) > 80] == []
 
 
 @pytest.mark.skipif(provenance.uuids() != [], reason="this machine has a GPU")
