@@ -38,7 +38,7 @@ COUNTED: tuple[tuple[Callable[[Row], object], str], ...] = (
     (lambda row: row.check.refcheck == "off", "not checked: --perf-refcheck=off"),
     (
         lambda row: _has_no_reference(row) and not row.facts.get("no_reference"),
-        "not checked: perf.time was given no reference=",
+        "not checked: no reference was given, as perf.time takes it",
     ),
     (
         lambda row: _has_no_reference(row) and row.facts.get("no_reference"),

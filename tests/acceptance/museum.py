@@ -10,6 +10,7 @@ FOLDER/museum.md is the record, evidence/museum-h200.md if it is one of an H200;
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import os
 import re
@@ -29,8 +30,10 @@ from pytest_flashinfer_perf.bisect import histories
 from pytest_flashinfer_perf.bisect.histories import PointVerdict
 from pytest_flashinfer_perf.bisect.places import PREBUILD, Installed, installer
 from pytest_flashinfer_perf.bisect.search import COMMAND, FINDINGS, RESULT
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import read_json, write_json, write_whole
 from pytest_flashinfer_perf.gate import read
+from pytest_flashinfer_perf.gate.verdict import Verdict
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.launch.processes import Environment
 from pytest_flashinfer_perf.rows import fields
@@ -97,8 +100,10 @@ def main() -> None:
     parser.add_argument("--wheels", type=Path, metavar="DIR")
     parser.add_argument("--python", default=sys.executable, metavar="CMD")
     args = parser.parse_args(own)
-    document = tomllib.loads(args.exhibits.read_text())
-    exhibits = fields.read_list(Exhibit, [*document.get("exhibit", []), *document.get("control", [])], "exhibits")
+    try:
+        exhibits = declared(args.exhibits)
+    except (OSError, ValueError, FlashinferPerfError) as error:
+        parser.error(f"{args.exhibits}: {error}")
     named = {one.name: one for one in exhibits}
     if unknown := {*args.only} - {*named}:
         parser.error(f"--only: no exhibit is named {' or '.join(sorted(unknown))}")
@@ -114,6 +119,22 @@ def main() -> None:
             write_json(state, [fields.written(one) for one in done.values()])
             print(f"{exhibit.name}: {done[exhibit.name].answer}: {done[exhibit.name].sentence}", flush=True)
         write_whole(args.folder / "museum.md", "\n".join(table(exhibits, done)) + "\n")
+
+
+def declared(path: Path) -> list[Exhibit]:
+    """What a file declares. A field that is misspelled would make an exhibit a control, or one that is never found."""
+    document = tomllib.loads(path.read_text())
+    known = {"exhibit", "control", *(one.name for one in dataclasses.fields(Exhibit))}
+    words = {*document, *(word for entries in document.values() for one in entries for word in one)}
+    if words - known:
+        raise ValueError(f"nothing is named {' or '.join(sorted(words - known))}")
+    shown, controls = (fields.read_list(Exhibit, document.get(kind, []), kind) for kind in ("exhibit", "control"))
+    names = [one.name for one in (*shown, *controls)]
+    odd = [one.name for one in shown if one.is_control or not {one.verdict, *one.never} <= {"", *Verdict}]
+    odd += [one.name for one in controls if not one.is_control] + [one for one in names if names.count(one) > 1]
+    if odd or not shown:
+        raise ValueError(f"no exhibit, or none that can be: {' or '.join(dict.fromkeys(odd))}")
+    return [*shown, *controls]
 
 
 @dataclass

@@ -125,6 +125,26 @@ def test_an_exhibit_may_be_a_wrong_answer_or_another_implementation(verdict, say
     assert (seen.answer, seen.sentence) == (answer, sentence)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (EXHIBITS.replace("verdict", "verdikt"), "nothing is named verdikt"),
+        (EXHIBITS.replace("control =", "controls ="), "nothing is named controls"),
+        (EXHIBITS.replace('"SLOWER"', '"SLOWR"'), "grown or elsewhere"),
+        (EXHIBITS.replace('"quiet"', '"grown"'), "none that can be: grown"),
+        ("", "no exhibit"),
+        ("exhibit = [", "museum.toml: "),
+    ],
+)
+def test_data_that_say_something_else_than_is_meant_are_refused(text, said, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "museum.toml"
+    path.write_text(text)
+    monkeypatch.setattr(sys, "argv", ["museum.py", "out", f"--exhibits={path}"])
+    with pytest.raises(SystemExit, match="2"):
+        museum.main()
+    assert said in capsys.readouterr().err
+
+
 def test_the_museums_data_are_whole():
     document = museum.tomllib.loads(museum.DATA.read_text())
     shown, controls = (fields.read_list(museum.Exhibit, document[name], name) for name in ("exhibit", "control"))

@@ -163,7 +163,7 @@ def test_a_duration_has_four_digits_and_a_unit(seconds, text):
 def test_a_missing_reference_is_the_tests_or_the_templates():
     unchecked = {"refcheck": "not checked"}
     lines = shown(unchecked, {**unchecked, "no_reference": "no reference: its template's fails"})
-    assert "1 not checked: perf.time was given no reference=" in lines
+    assert "1 not checked: no reference was given, as perf.time takes it" in lines
     assert "1 not checked: no reference, for the reason in the row's no_reference" in lines
     asked_off = shown({"refcheck": "off", "no_reference": "no reference: its template's fails"})
     assert [line for line in asked_off if "not checked" in line] == ["1 not checked: --perf-refcheck=off"]
