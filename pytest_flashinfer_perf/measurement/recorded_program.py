@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import pickle
-import select
 import signal
 import subprocess
 import sys
@@ -134,18 +133,16 @@ def ran(path: Path, how: Instructions, folder: Path, seconds: float) -> list[Pro
 
 
 def _status(process: subprocess.Popen[bytes], calls: Path, seconds: float) -> int:
-    """Waits without looking again and again, which would disturb what is measured."""
-    ended = select.poll()
-    ended.register(descriptor := os.pidfd_open(process.pid), select.POLLIN)
-    try:
-        seen = -1
-        while not ended.poll(1000 * seconds if seconds else None):
-            if (size := calls.stat().st_size) == seen:
-                raise ProgramError(f"no call ended within {seconds:g} s (--perf-timeout)")
-            seen = size
-        return process.wait()
-    finally:
-        os.close(descriptor)
+    """Waits in a thread, not by looking again and again, which would disturb what is measured."""
+    waiting, seen = threading.Thread(target=process.wait, daemon=True), -1
+    waiting.start()
+    waiting.join(seconds or None)
+    while waiting.is_alive():
+        if (size := calls.stat().st_size) == seen:
+            raise ProgramError(f"no call ended within {seconds:g} s (--perf-timeout)")
+        seen = size
+        waiting.join(seconds)
+    return process.wait()
 
 
 def _read(calls: Path) -> Iterator[ProgramCall]:
