@@ -75,12 +75,15 @@ def test_waits(n): time.sleep(1)
 
 
 def test_a_worker_that_dies_and_a_test_without_end_are_named_and_end_the_run(driver, tmp_path, pytestconfig):
-    """By the command of `make test` with a shorter limit, on the tests of another folder."""
+    """By the command of `make test` with a shorter limit, on the tests of another folder.
+
+    By then all others have ended: the lines of two workers would be written into each other.
+    """
     folder = tmp_path / "tests"
     folder.mkdir()
     (folder / "test_ends.py").write_text(BAD_ENDS)
     (folder / "conftest.py").write_text("pytest_plugins = 'sharing'")  # as ours
-    tests = f"TESTS={folder} -c pyproject.toml --timeout=8 -o faulthandler_timeout=1"
+    tests = f"TESTS={folder} -c pyproject.toml --timeout=8 -o faulthandler_timeout=4"
     plan = planned("test", driver("exit 9"), pytestconfig.rootpath, tests, f"VENV={sys.prefix}")
     [command] = [line for line in plan.splitlines() if str(folder) in line]
     done = subprocess.run(
@@ -89,7 +92,7 @@ def test_a_worker_that_dies_and_a_test_without_end_are_named_and_end_the_run(dri
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
     for name in ("test_dies", "test_sleeps"):
         assert re.search(rf"^FAILED .*::{name} - worker 'gw\d' crashed", done.stdout, re.MULTILINE), done.stdout
-    assert re.search("in test_sleeps$", done.stderr, re.MULTILINE)
+    assert re.search("in test_sleeps$", done.stderr, re.MULTILINE), done.stderr
     ended = re.search(r"2 failed(?:, (\d+) passed)? in", done.stdout)
     assert ended, done.stdout
     assert int(ended[1] or 0) < 10
