@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_flashinfer_perf.gate import calm, effects, match, words
 from pytest_flashinfer_perf.gate.effects import Domain, Replicates
-from pytest_flashinfer_perf.gate.levels import SHORTEST, Change, changes
+from pytest_flashinfer_perf.gate.levels import ENOUGH, Change, changes
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
@@ -30,7 +30,7 @@ class Series:
 
     @property
     def long_enough(self) -> bool:
-        return len(self.points) >= 2 * SHORTEST
+        return len(self.points) >= ENOUGH
 
     def beside(self, change: Change) -> Iterator[str]:
         """What else changed since the run before."""

@@ -23,6 +23,7 @@ from pytest_flashinfer_perf.gate.noise import QUIETEST
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 SHORTEST = 3
+ENOUGH = 2 * SHORTEST  # runs, for a change to be told
 PENALTY = 14.0  # in variances: one false change in 7,000 points, and a step of 3 sd is found within five
 BESIDE = 2  # neighbours on either side that a spike is compared with
 SPIKE = 4.0  # standard deviations
@@ -68,7 +69,7 @@ def changes(values: Sequence[float], least: float) -> list[Change]:
 
 def levels(series: Floats, least: Sequence[float]) -> Iterator[Levels]:
     """Of each row, which are series of one length, with the size from which on its changes count."""
-    if series.shape[1] < 2 * SHORTEST:
+    if series.shape[1] < ENOUGH:
         yield from (Levels(0.0, (0, series.shape[1]), (), values) for values in series)
         return
     for start in range(0, len(series), AT_A_TIME):

@@ -41,19 +41,21 @@ class ProgramCall:
     failure: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Instructions:
-    """How to measure on which device, for tests of this name, and the process that wants to know."""
+    """How to measure on which device, for tests of this name and number, and the process that wants to know."""
 
     settings: Settings
     device: str
     test: str
     once: bool
     parent: int
+    number: int = 0  # of the call that is made
 
     def timed(self, call: Callable[[Measuring, str, str], Measurement], asked: Mapping[str, Any]) -> Measurement:
-        how = self.settings.of_test(self.test, self.settings.measuring.changed_by(asked), once=self.once)
-        measured = replace(call(how, self.device, self.test), checking=self.settings.checking)
+        test = f"{self.test}[{self.number}]"
+        how = self.settings.of_test(test, self.settings.measuring.changed_by(asked), once=self.once)
+        measured = replace(call(how, self.device, test), checking=self.settings.checking)
         _add(ProgramCall(_line(), measured))
         return measured
 
@@ -65,7 +67,7 @@ def instructions() -> Instructions | None:
     return pickle.loads((Path(folder) / HOW).read_bytes()) if folder else None  # noqa: S301 - its parent wrote it
 
 
-_alone = threading.Lock()
+_alone = threading.RLock()  # a call that is timed may make one
 
 
 @contextmanager
@@ -76,6 +78,7 @@ def one_call() -> Iterator[None]:
         yield
         return
     with _alone:
+        asked.number += 1
         try:
             _refuse_child(asked)
             yield

@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 NO_CALL = "made no call of bench_gpu_time, do_bench or run_bench of pytest_flashinfer_perf.compat: import them from it"
 ONE_PROCESS = "--perf-record runs each program once, from this process: leave out -n and --perf-devices"
 ONLY_TIMED = "--perf-record times calls, which have no shapes to search and no reference: leave out the other option"
+OF = "-of-"
 ANEW = "--perf-record runs a program anew: leave out --perf-resume"
 
 
@@ -58,10 +60,12 @@ class ProgramFile(pytest.File):
         if not seen:
             raise self.CollectError(f"{self.path} {NO_CALL}")
         for nth, call in enumerate(seen, start=1):
-            yield pytest.Function.from_parent(self, name=f"call[{nth}-of-{len(seen)}]", callobj=self._recorded(call))
+            yield pytest.Function.from_parent(self, name=f"call[{nth}{OF}{len(seen)}]", callobj=self._recorded(call))
 
     def _ran(self, settings: Settings) -> list[ProgramCall]:
         device, once = self.device(settings), self.config.getoption("benchmark_disable")
+        plants = {test.partition(OF)[0] + "]": seconds for test, seconds in settings.plants.items()}
+        settings = replace(settings, plants=plants)  # whoever makes the calls does not know how many there will be
         how = Instructions(settings, str(device.torch), f"{self.nodeid}::call", once, os.getpid())
         alone = setup.turn_of_all(self.config, [device.uuid] if device.uuid else [])
         with tempfile.TemporaryDirectory() as folder:

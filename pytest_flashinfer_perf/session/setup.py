@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -197,7 +198,7 @@ def _place(config: pytest.Config, settings: Settings, device: Device) -> dict[st
 
 def _changes(commit: Mapping[str, Any]) -> str:
     """A digest of what is not committed: rows of other code are of another run."""
-    if not commit.get("dirty"):
+    if not commit.get("dirty") or shutil.which("git") is None:
         return ""
     done = subprocess.run(["git", "diff", "HEAD"], capture_output=True, check=False)  # noqa: S607
     return f" with uncommitted changes {hashlib.sha256(done.stdout).hexdigest()[:12]}"

@@ -242,7 +242,8 @@ def lines(run: Run, known: Records) -> Iterator[str]:
     failed = _failed(run)
     sides = list(grouped(measured, lambda row: (run.model(row), row.identity.gpu_uuid)))
     if not sides and not failed:
-        left = "it measured nothing" if not timed else f"its {counted(len(timed), 'row')} is of a busy machine"
+        verb = "is" if len(timed) == 1 else "are"
+        left = "it measured nothing" if not timed else f"its {counted(len(timed), 'row')} {verb} of a busy machine"
         raise RunError(f"{run.source}: {left} and nothing failed: there is nothing to publish")
     names = (one.identity.device_name for one in run.unmeasured if one.identity.device_name)
     meant_for = next(names, None) or run.machine.get("gpu") or "unknown"

@@ -18,7 +18,7 @@ import numpy as np
 
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import words
-from pytest_flashinfer_perf.gate.levels import SHORTEST
+from pytest_flashinfer_perf.gate.levels import ENOUGH
 from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.watch.record import MOST
 from pytest_flashinfer_perf.watch.trends import Found, GpuPage, Stretch
@@ -102,9 +102,9 @@ def _by_case(page: GpuPage) -> list[list[Stretch]]:
 def _health(page: GpuPage) -> dict[str, Any]:
     """What the newest run says, and of how much nothing can be said."""
     longest = {one.case: one for one in sorted(page.stretches, key=lambda one: len(one.at))}.values()
-    short = sum(len(one.at) < 2 * SHORTEST for one in longest)
+    short = sum(len(one.at) < ENOUGH for one in longest)
     noisy = sum(SEEN_FROM * one.levels.sd > page.least[one.case] for one in longest)
-    few = f"{counted(short, 'case')} with fewer than {2 * SHORTEST} runs on one card: too few to tell a change"
+    few = f"{counted(short, 'case')} with fewer than {ENOUGH} runs on one card: too few to tell a change"
     loud = f"{counted(noisy, 'case')} with a threshold below {SEEN_FROM:g} sd: too noisy to see it soon"
     there = page.there
     return {

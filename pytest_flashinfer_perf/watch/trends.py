@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.effects import RISK, Domain, Effect, Replicates
-from pytest_flashinfer_perf.gate.levels import SHORTEST, Change, Floats, Levels
+from pytest_flashinfer_perf.gate.levels import ENOUGH, Change, Floats, Levels
 from pytest_flashinfer_perf.gate.noise import QUIETEST, Noise
 from pytest_flashinfer_perf.gate.verdict import Verdict
 from pytest_flashinfer_perf.rows.formatting import counted
@@ -275,7 +275,7 @@ class GpuPage:
     @property
     def is_short(self) -> bool:
         """Whether no case has been measured often enough for a change to be told."""
-        return all(len(one.at) < 2 * SHORTEST for one in self.stretches)
+        return all(len(one.at) < ENOUGH for one in self.stretches)
 
     @cached_property
     def has(self) -> npt.NDArray[np.bool_]:

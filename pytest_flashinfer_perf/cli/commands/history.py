@@ -12,7 +12,7 @@ from pytest_flashinfer_perf.cli.commands import add_json, parser_of, show_json
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.gate import history, read, thresholds, words
 from pytest_flashinfer_perf.gate.history import Series
-from pytest_flashinfer_perf.gate.levels import SHORTEST
+from pytest_flashinfer_perf.gate.levels import ENOUGH
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE
 from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.rows.formatting import counted, indented, wrapped
@@ -41,7 +41,7 @@ def _lines(series: Sequence[Series], files: int) -> Iterator[str]:
         yield from _changes(one)
     short = sum(not one.long_enough for one in series)
     if short:
-        yield f"{short} with fewer than {2 * SHORTEST} runs, too few to tell a change from noise"
+        yield f"{short} with fewer than {ENOUGH} runs, too few to tell a change from noise"
     yield f"{len(series)} series from {counted(files, 'run')}, {len(changed)} of them changed"
 
 

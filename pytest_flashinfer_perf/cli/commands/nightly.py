@@ -10,7 +10,7 @@ from pytest_flashinfer_perf.cli import judging
 from pytest_flashinfer_perf.cli.commands import parser_of
 from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.gate import read, thresholds, words
-from pytest_flashinfer_perf.gate.levels import SHORTEST
+from pytest_flashinfer_perf.gate.levels import ENOUGH
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE
 from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.rows.formatting import counted, indented, some, wrapped
@@ -93,7 +93,7 @@ def _lines(found: Sequence[GpuPage], output: Path) -> Iterator[str]:
         if page.gone:
             yield from wrapped(f"  not in the newest run: {some(page.gone)}", 4)
         if page.is_short:
-            yield f"  no case has {2 * SHORTEST} runs on one card: too few to tell a change"
+            yield f"  no case has {ENOUGH} runs on one card: too few to tell a change"
     yield f"written to {output / 'index.html'}"
 
 

@@ -55,6 +55,23 @@ def test_a_program_can_be_a_baseline(pytester):
     alone.stdout.fnmatch_lines(["MISSING (2)", "*call?1?*", "*call?3?*", "*call?2?*"])
 
 
+def test_work_that_is_planted_in_one_call_is_in_that_one(pytester):
+    """As `flashinfer-perf prove` plants it, by the names of the rows before."""
+    pytester.makepyfile(bench_mine=MINE, shapes="SIZES = (64, 128)")
+    (pytester.path / "plants.json").write_text('{"bench_mine.py::call[2-of-3]": 0.002}')
+    done = pytester.runpytest(*QUICK, "bench_mine.py", "--perf-plant=plants.json", "--benchmark-json=run.json")
+    done.assert_outcomes(passed=3)
+    rows = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
+    assert [row["extra_info"]["planted_us"] for row in rows] == [None, 2000.0, None]
+
+
+def test_a_call_that_is_timed_may_make_one(pytester):
+    inner = "bench_gpu_time(lambda: bench_gpu_time(torch.neg, 1, 1, input_args=(torch.ones(8),)), 1, 1)"
+    pytester.makepyfile(bench_nested=CALL + inner)
+    done = pytester.runpytest(*QUICK, "bench_nested.py", "--perf-timeout=60")
+    assert done.ret == 0
+
+
 def test_what_is_no_measurement_is_an_error(pytester):
     pytester.makepyfile(**{name: source for name, (source, _) in ENDS.items()})
     done = pytester.runpytest(*QUICK, *(f"{name}.py" for name in ENDS))
