@@ -254,6 +254,7 @@ class Processes:
         try:
             logged([*program, *words], log)
         except RunError as error:
-            say(f"  prebuild: {str(error).rpartition(chr(10))[2]}: see {log}")
+            reason = str(error).rpartition("\n")[2].removeprefix("ERROR: ")
+            say(f"  not compiled first, {side}: {reason}: see {log}")
         else:
             say(f"  prebuild, {side}: {time.monotonic() - start:.1f} s")
