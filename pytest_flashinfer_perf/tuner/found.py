@@ -59,6 +59,7 @@ class Replayed:
     answer: Annotated[bool | None, "by the tuner's answer"] = None
     eager: Annotated[bool | None, "by the kernels of an eager call"] = None
     graph: Annotated[bool | None, "by the kernels of a CUDA graph"] = None
+    difference: Annotated[str, "which kernels more (+) and fewer (-) than were timed"] = ""
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,8 @@ def _of_replays(case: CaseFound) -> Iterator[TunerFinding]:
     for way, seen in case.replayed.items():
         for name, sentence in OTHERWISE.items():
             if getattr(seen, name) is False:
-                yield TunerFinding("FAIL", case.case, f"{way}, replayed: {sentence} than was timed")
+                kernels = f": {seen.difference}" if seen.difference and name != "answer" else ""
+                yield TunerFinding("FAIL", case.case, f"{way}, replayed: {sentence} than was timed{kernels}")
     if case.written is False:
         yield TunerFinding("FAIL", case.case, "the cache file that was written leads to none of its best tactics")
 

@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.tuner.sets import Contestants
 FIRST_LOOK, MOST_ROUNDS = 2, 24
 ENOUGH = 0.005  # all that is left and all that is asked for are known this well: another round changes nothing
 BUDGET_IS_UP = "the budget was up before its turn"
+ONE_ROUND = "the budget was up after one round, which says nothing of its noise"
 
 
 class UnfitError(FlashinferPerfError):
@@ -131,15 +132,17 @@ class Race:
 
     @property
     def field(self) -> Contestants:
-        """All that ran, with what was dropped."""
-        ran = [name for name, lane in self.lanes.items() if lane.times]
+        """All that ran in rounds enough to be told apart, with what was dropped."""
+        ran = [name for name, lane in self.lanes.items() if name in self.kept or len(lane.times) >= FIRST_LOOK]
+        ran = [name for name in ran if self.lanes[name].times]
         out = frozenset(name for name in ran if self.lanes[name].state == "slower")
         return Contestants({name: self.lanes[name].times for name in ran}, out, self.tick_s)
 
     @property
     def field_in_cycles(self) -> Contestants | None:
         """The same in SM cycles; None where some of them are not known."""
-        ran = [lane for lane in self.lanes.values() if lane.laps]
+        field = self.field
+        ran = [self.lanes[name] for name in field.times]
         if not ran or any(len(lane.cycles) < len(lane.laps) for lane in ran):
             return None
-        return Contestants({lane.name: lane.cycles for lane in ran}, self.field.out)
+        return Contestants({lane.name: lane.cycles for lane in ran}, field.out)

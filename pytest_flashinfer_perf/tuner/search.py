@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,7 +31,7 @@ from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.tuner import heuristics, sets, tactics
 from pytest_flashinfer_perf.tuner.contest import CheckedCall, Contest, Entrant
 from pytest_flashinfer_perf.tuner.found import DEFAULT, TUNE, CaseFound, QuestionFound, Replayed, TacticFound
-from pytest_flashinfer_perf.tuner.race import Race
+from pytest_flashinfer_perf.tuner.race import ONE_ROUND, Lane, Race
 from pytest_flashinfer_perf.tuner.tactics import Chosen, Tactic, TunerQuestion
 
 MOST_OF_ONE = 8  # of the best answers to one question that are combined with those to another
@@ -159,14 +160,29 @@ def _sentence(questions: Sequence[TunerQuestion], best: Mapping[str, Sequence[Ch
 
 
 def _replayed(held: Contest, call: Target, tactic: Tactic, cache: str | None) -> Replayed:
-    """Whether FlashInfer chooses that tactic again, by its answer, by its kernels, and in a graph."""
+    """Whether FlashInfer chooses that tactic again, by its answer, by its kernels, and in a graph.
+
+    The kernels count, not their order: those of a programmatic launch overlap, and CUPTI knows only when each began.
+    """
     answer = tactics.chosen(call, cache=cache).tactic
     gc.collect()  # of the graphs that the tuner left behind
     eager = held.kernels(call)
     graph = held.kernels(graphs.capture((call,))[0]) if held.bench.cuda_graph else None
     with tactics.using(tactic):
-        timed = held.kernels(call)
-    return Replayed(answer.name == tactic.name, *(None if seen is None else seen == timed for seen in (eager, graph)))
+        timed = held.kernels(call) or ()
+    in_eager, in_graph = (None if seen is None else difference(seen, timed) for seen in (eager, graph))
+    return Replayed(
+        answer=answer.name == tactic.name,
+        eager=None if in_eager is None else not in_eager,
+        graph=None if in_graph is None else not in_graph,
+        difference=in_eager or in_graph or "",
+    )
+
+
+def difference(seen: Sequence[str], timed: Sequence[str]) -> str:
+    """What runs more often, or less, than in the call that was timed."""
+    more, fewer = Counter(seen) - Counter(timed), Counter(timed) - Counter(seen)
+    return ", ".join(f"{sign} {name}" for sign, names in (("+", more), ("-", fewer)) for name in names.elements())
 
 
 def _written(
@@ -207,14 +223,17 @@ def entries(race: Race) -> list[TacticFound]:
     """Everything that had a turn, or should have had one."""
     field, in_cycles = race.field, race.field_in_cycles
     best = set(field.best) if field.times else set()
-    return [
-        TacticFound(
-            name,
-            "best" if name in best else lane.state or "slower",
-            lane.why,
+
+    def entry(lane: Lane) -> TacticFound:
+        is_told = lane.name in field.times
+        alone = bool(lane.laps) and not is_told
+        return TacticFound(
+            lane.name,
+            "best" if lane.name in best else lane.state or ("untimed" if alone else "slower"),
+            ONE_ROUND if alone else lane.why,
             tuple(lane.times[nth] for nth in sorted(lane.laps)),
-            field.regret(name) if lane.laps else None,
-            in_cycles.regret(name) if lane.laps and in_cycles else None,
+            field.regret(lane.name) if is_told else None,
+            in_cycles.regret(lane.name) if is_told and in_cycles else None,
         )
-        for name, lane in race.lanes.items()
-    ]
+
+    return list(map(entry, race.lanes.values()))

@@ -22,10 +22,12 @@ from tuner_runs import (
     rounds,
 )
 
-from pytest_flashinfer_perf.tuner.race import FIRST_LOOK, MOST_ROUNDS, Race
+from pytest_flashinfer_perf.tuner.race import FIRST_LOOK, MOST_ROUNDS, ONE_ROUND, Race
+from pytest_flashinfer_perf.tuner.search import difference, entries
 from pytest_flashinfer_perf.tuner.sets import Contestants, flips
 
 SEEDS = 100
+FIT = [name for name in ALL if name not in {WRONG, RAISES}]
 
 
 def raced(seed, costs=COST_US, kept=(SLOW, SECOND, SLOWEST), calls=None):
@@ -110,6 +112,22 @@ def test_without_a_budget_the_first_round_is_the_kept_alone():
     assert set(field.times) == {SLOW}
     assert {race.lanes[name].state for name in ALL if name != SLOW} == {"untimed"}
     assert field.best == (SLOW,)
+
+
+def test_what_had_one_round_is_not_among_the_best():
+    """As many tactics of two products on a GPU, whose first round took all of the budget."""
+    race = Race((SLOW,), rounds(random.Random(0)))
+    field = race.run(ALL, lambda: not all(race.lanes[name].times for name in FIT))
+    found = {one.tactic: one for one in entries(race)}
+    assert field.best == (SLOW,)
+    assert {found[name].state for name in FIT if name != SLOW} == {"untimed"}
+    assert {len(found[name].seconds) for name in FIT} == {1}
+    assert {found[name].why for name in FIT if name != SLOW} == {ONE_ROUND}
+
+
+def test_a_replay_of_other_kernels_says_which():
+    assert difference(["a", "memset", "b", "b"], ["a", "b", "c"]) == "+ memset, + b, - c"
+    assert difference(["b", "a"], ["a", "b"]) == ""
 
 
 COSTS = st.lists(st.floats(1e-6, 1e-3), min_size=1, max_size=6)
