@@ -200,6 +200,7 @@ MEANS = {
     COULD_NOT_JUDGE: "the comparison is incomplete",
 }
 MOST_NAMED = 3  # tests; a longer command is written by its reader
+RECORD = "--perf-record"  # without which a program's calls are no tests
 PYTHONS = "flashinfer-perf ab --base BASE_PYTHON --head HEAD_PYTHON --"
 
 
@@ -295,6 +296,8 @@ def command(judgement: Judgement) -> str:
     undecided = judgement.having(Verdict.AMBIGUOUS)
     if not undecided or judgement.rules.paired:
         return ""
-    tests = list(dict.fromkeys(judged.case.rows[0].fullname for judged in undecided))
-    named = shlex.join(tests) if len(tests) <= MOST_NAMED else "PYTEST_ARGS"
+    rows = [judged.case.rows[0] for judged in undecided]
+    tests = list(dict.fromkeys(row.fullname for row in rows))
+    recorded = [RECORD] * any(RECORD in shlex.split(row.identity.repro or "") for row in rows)
+    named = shlex.join([*recorded, *tests]) if len(tests) <= MOST_NAMED else "PYTEST_ARGS"
     return f"{PYTHONS} {named}"
