@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -26,6 +27,8 @@ from pytest_flashinfer_perf.measurement.fingerprint import Fingerprint
 from pytest_flashinfer_perf.measurement.one_case import PreparedCase
 from pytest_flashinfer_perf.measurement.verification import NOT_KEPT, CheckResult, Examination
 from pytest_flashinfer_perf.tuner.race import Lap, Timed, UnfitError
+
+FILL = re.compile(r"(?i)memset\d*$")  # MEMSET by CUPTI's kind of activity, memset32 by the kernel's name
 
 
 class DeviceLostError(FlashinferPerfError):
@@ -138,11 +141,15 @@ class Contest:
             raise UnfitError("fails", in_one_line(error)) from error
 
     def kernels(self, call: Callable[[], object]) -> tuple[str, ...] | None:
-        """The kernels that a call launches, in their order; None where CUPTI cannot see them."""
+        """The kernels that a call launches, in their order; None where CUPTI cannot see them.
+
+        A fill is none of them: a graph has one of the driver's kernels run it, where a stream does it otherwise.
+        """
         device = self.bench.device
         if not device.is_gpu or INSTRUMENTS["cupti"].missing(device):
             return None
         from cupti import cupti
 
         with attached(cupti, device.synchronize) as recorder:
-            return tuple(one.name for one in sorted(recorder.of(call), key=lambda one: one.start))
+            ran = sorted(recorder.of(call), key=lambda one: one.start)
+        return tuple(one.name for one in ran if not FILL.match(one.name))

@@ -17,7 +17,6 @@ from pytest_flashinfer_perf.tuner.sets import Contestants
 FIRST_LOOK, MOST_ROUNDS = 2, 24
 ENOUGH = 0.005  # all that is left and all that is asked for are known this well: another round changes nothing
 BUDGET_IS_UP = "the budget was up before its turn"
-ONE_ROUND = "the budget was up after one round, which says nothing of its noise"
 
 
 class UnfitError(FlashinferPerfError):
@@ -68,27 +67,28 @@ class Race:
     round: int = 0
     order: random.Random = field(default_factory=lambda: random.Random(0))  # noqa: S311 - only an order
 
-    def run(self, names: Sequence[str], left: Callable[[], bool]) -> Contestants:
-        """Race these and the kept ones until enough is known, or until no time is `left`; the first round is whole."""
+    def run(self, names: Sequence[str], left: Callable[[], float]) -> Contestants:
+        """Race these and the kept ones until enough is known, or until no seconds are `left`.
+
+        One round says nothing of its noise. So what has a turn in the first one has another, for which time is kept.
+        """
         for name in (*names, *self.kept):
             self.lanes.setdefault(name, Lane(name))
         asked = dict.fromkeys((*self.kept, *names))
         running = [name for name in asked if self.lanes[name].state in ("", "slower")]
         for nth in range(1, MOST_ROUNDS + 1):
             running = self._one_round(running, left)
-            if nth >= FIRST_LOOK and self._is_enough(running := self._look(running)):
-                break
-            if not left():
+            if nth >= FIRST_LOOK and (self._is_enough(running := self._look(running)) or left() <= 0):
                 break
         return self.field
 
-    def _one_round(self, running: list[str], left: Callable[[], bool]) -> list[str]:
+    def _one_round(self, running: list[str], left: Callable[[], float]) -> list[str]:
         """Each once, in an order of its own, so that no tactic always follows the same one."""
         self.round += 1
-        timed, fit = next(self.rounds), []
+        timed, fit, half = next(self.rounds), [], left() / 2
         for name in self.order.sample(running, len(running)):
             lane = self.lanes[name]
-            if not left() and not lane.times and name not in self.kept:
+            if left() <= half and not lane.times and name not in self.kept:
                 lane.state, lane.why = "untimed", BUDGET_IS_UP
                 continue
             try:
@@ -132,17 +132,15 @@ class Race:
 
     @property
     def field(self) -> Contestants:
-        """All that ran in rounds enough to be told apart, with what was dropped."""
-        ran = [name for name, lane in self.lanes.items() if name in self.kept or len(lane.times) >= FIRST_LOOK]
-        ran = [name for name in ran if self.lanes[name].times]
+        """All that ran, with what was dropped."""
+        ran = [name for name, lane in self.lanes.items() if lane.times]
         out = frozenset(name for name in ran if self.lanes[name].state == "slower")
         return Contestants({name: self.lanes[name].times for name in ran}, out, self.tick_s)
 
     @property
     def field_in_cycles(self) -> Contestants | None:
         """The same in SM cycles; None where some of them are not known."""
-        field = self.field
-        ran = [self.lanes[name] for name in field.times]
+        ran = [lane for lane in self.lanes.values() if lane.laps]
         if not ran or any(len(lane.cycles) < len(lane.laps) for lane in ran):
             return None
-        return Contestants({lane.name: lane.cycles for lane in ran}, field.out)
+        return Contestants({lane.name: lane.cycles for lane in ran}, self.field.out)

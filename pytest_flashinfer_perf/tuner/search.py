@@ -31,11 +31,12 @@ from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.tuner import heuristics, sets, tactics
 from pytest_flashinfer_perf.tuner.contest import CheckedCall, Contest, Entrant
 from pytest_flashinfer_perf.tuner.found import DEFAULT, TUNE, CaseFound, QuestionFound, Replayed, TacticFound
-from pytest_flashinfer_perf.tuner.race import ONE_ROUND, Lane, Race
+from pytest_flashinfer_perf.tuner.race import Lane, Race
 from pytest_flashinfer_perf.tuner.tactics import Chosen, Tactic, TunerQuestion
 
 MOST_OF_ONE = 8  # of the best answers to one question that are combined with those to another
 NOT_LISTED = "no runner lists it for this size, so that another one may run"
+NOT_BESIDE = "it was combined into what was raced later, and never ran in two rounds beside the best"
 NOTHING_TO_CHOOSE = "it asks FlashInfer's tuner nothing, and no heuristic chooses its kernel"
 
 
@@ -119,8 +120,8 @@ def _tactics(
     return _found(case, held, race, sentence, {way: tactic.name for way, tactic in ways.items()}, **more)
 
 
-def _until(end: float) -> Callable[[], bool]:
-    return lambda: time.monotonic() < end
+def _until(end: float) -> Callable[[], float]:
+    return lambda: end - time.monotonic()
 
 
 def _searched(
@@ -162,7 +163,7 @@ def _sentence(questions: Sequence[TunerQuestion], best: Mapping[str, Sequence[Ch
 def _replayed(held: Contest, call: Target, tactic: Tactic, cache: str | None) -> Replayed:
     """Whether FlashInfer chooses that tactic again, by its answer, by its kernels, and in a graph.
 
-    The kernels count, not their order: those of a programmatic launch overlap, and CUPTI knows only when each began.
+    Kernels count, not their order: those of a programmatic launch overlap, and CUPTI knows only when each began.
     """
     answer = tactics.chosen(call, cache=cache).tactic
     gc.collect()  # of the graphs that the tuner left behind
@@ -225,15 +226,14 @@ def entries(race: Race) -> list[TacticFound]:
     best = set(field.best) if field.times else set()
 
     def entry(lane: Lane) -> TacticFound:
-        is_told = lane.name in field.times
-        alone = bool(lane.laps) and not is_told
+        regret = field.regret(lane.name) if lane.laps else None
         return TacticFound(
             lane.name,
-            "best" if lane.name in best else lane.state or ("untimed" if alone else "slower"),
-            ONE_ROUND if alone else lane.why,
+            "best" if lane.name in best else lane.state or "slower",
+            lane.why or (NOT_BESIDE if lane.laps and regret is None else ""),
             tuple(lane.times[nth] for nth in sorted(lane.laps)),
-            field.regret(lane.name) if is_told else None,
-            in_cycles.regret(lane.name) if is_told and in_cycles else None,
+            regret,
+            in_cycles.regret(lane.name) if lane.laps and in_cycles else None,
         )
 
     return list(map(entry, race.lanes.values()))

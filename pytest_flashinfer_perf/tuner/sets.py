@@ -18,6 +18,7 @@ from pytest_flashinfer_perf.gate.effects import RISK, Domain, Effect, Replicates
 from pytest_flashinfer_perf.gate.noise import Noise
 
 FEWEST_ROUNDS = 2  # a single one says nothing of its noise
+MOST_BELIEVED = 4.0  # degrees of freedom: a tactic may be noisier than all others together
 
 Rounds = Mapping[int, float]  # seconds by the number of the round
 
@@ -49,12 +50,16 @@ class Contestants:
 
     @functools.cached_property
     def fastest(self) -> str:
-        """The fastest by the mean over the rounds that all who are left have in common."""
-        left = [name for name in self.times if name not in self.out]
-        common = frozenset.intersection(*(frozenset(self.times[name]) for name in left))
-        if not common:
-            return min(left, key=lambda name: statistics.median(self.times[name].values()))
-        return min(left, key=lambda name: statistics.fmean(math.log(self.times[name][n]) for n in common))
+        """The fastest of what is left, each beside the one that ran in the most rounds: later ones may be slower."""
+        beside = self.times[max(self.times, key=lambda name: len(self.times[name]))]
+
+        def behind(name: str) -> float:
+            times = self.times[name]
+            if shared := times.keys() & beside.keys():
+                return statistics.fmean(math.log(times[n] / beside[n]) for n in shared)
+            return math.log(statistics.median(times.values()) / statistics.median(beside.values()))
+
+        return min((name for name in self.times if name not in self.out), key=behind)
 
     @functools.cached_property
     def best(self) -> tuple[str, ...]:
@@ -98,17 +103,18 @@ class Contestants:
         seen = self._seen(before, after)
         if seen is None:
             return None
-        prior, own = self._pool, Noise(seen.variance, seen.df, "rounds")
-        blended = prior.blended(own.variance, own.df) if prior else own
+        own = Noise(seen.variance, seen.df, "rounds")
+        blended = self._pool.blended(own.variance, own.df) if self._pool else own
         unseen = noise.UNSEEN["cycles"] ** 2 + (self.tick_s / seen.before[0]) ** 2
         rounds = len(seen.before)  # an effect's error becomes less with each of them, and what is unseen does not
         return Effect(seen, replace(blended, variance=blended.variance + rounds * unseen))
 
     @functools.cached_property
     def _pool(self) -> Noise | None:
-        """The noise of all pairs with the fastest together."""
+        """The noise of all pairs with the fastest together, which is believed no more than a few rounds of a pair."""
         seen = [self._seen(self.fastest, name) for name in self.times if name != self.fastest]
-        return noise.pooled([(one.variance, one.df) for one in seen if one is not None])
+        found = noise.pooled([(one.variance, one.df) for one in seen if one is not None])
+        return found and replace(found, df=min(found.df, MOST_BELIEVED))
 
     def _seen(self, before: str, after: str) -> Replicates | None:
         shared = sorted(self.times[before].keys() & self.times[after].keys())

@@ -22,8 +22,8 @@ from tuner_runs import (
     rounds,
 )
 
-from pytest_flashinfer_perf.tuner.race import FIRST_LOOK, MOST_ROUNDS, ONE_ROUND, Race
-from pytest_flashinfer_perf.tuner.search import difference, entries
+from pytest_flashinfer_perf.tuner.race import FIRST_LOOK, MOST_ROUNDS, Lap, Race
+from pytest_flashinfer_perf.tuner.search import NOT_BESIDE, difference, entries
 from pytest_flashinfer_perf.tuner.sets import Contestants, flips
 
 SEEDS = 100
@@ -114,15 +114,55 @@ def test_without_a_budget_the_first_round_is_the_kept_alone():
     assert field.best == (SLOW,)
 
 
-def test_what_had_one_round_is_not_among_the_best():
-    """As many tactics of two products on a GPU, whose first round took all of the budget."""
-    race = Race((SLOW,), rounds(random.Random(0)))
-    field = race.run(ALL, lambda: not all(race.lanes[name].times for name in FIT))
-    found = {one.tactic: one for one in entries(race)}
-    assert field.best == (SLOW,)
-    assert {found[name].state for name in FIT if name != SLOW} == {"untimed"}
-    assert {len(found[name].seconds) for name in FIT} == {1}
-    assert {found[name].why for name in FIT if name != SLOW} == {ONE_ROUND}
+def test_what_has_a_turn_has_two():
+    """One round of many tactics can take all of the budget; half of it is kept for the second."""
+    calls = []
+    race = Race((SLOW,), rounds(random.Random(0), made=calls))
+    race.run(ALL, lambda: 7.0 - len(calls))
+    turns = {name: len(lane.times) for name, lane in race.lanes.items() if name in FIT}
+    assert min(turns[name] for name in FIT if race.lanes[name].state != "untimed") >= FIRST_LOOK
+    assert {turns[name] for name in FIT if race.lanes[name].state == "untimed"} == {0}
+    assert 2 <= sum(map(bool, turns.values())) < len(FIT)
+
+
+def in_two_stages(seed, slower_later):
+    """Twelve equal answers, then eight of them combined into what is 2 % faster, while the clock drifts."""
+    rng, later = random.Random(seed), []
+
+    def drifting():
+        while True:
+            level = rng.gauss(0, 0.003) + (slower_later if later else 0)
+            yield lambda name, level=level: Lap(costs[name] * math.exp(level + rng.gauss(0, 0.004)))
+
+    alone, combined = [f"alone {nth}" for nth in range(12)], [f"combined {nth}" for nth in range(8)]
+    costs = {"default": 130e-6, **dict.fromkeys(alone, 100e-6), **dict.fromkeys(combined, 98e-6)}
+    race = Race(("default",), drifting())
+    race.run(alone, lambda: True)
+    later.append(True)
+    race.run([*alone[:8], *combined], lambda: True)
+    return race
+
+
+@pytest.mark.parametrize("slower_later", [0.0, 0.02, 0.05])
+def test_a_clock_that_drifts_between_stages_hides_nothing(slower_later):
+    races = [in_two_stages(seed, slower_later) for seed in range(20)]
+    assert all(race.field.fastest.startswith("combined") for race in races)
+    told = [one for race in races for one in entries(race) if one.state == "slower" and one.regret is None]
+    assert {one.why for one in told} <= {NOT_BESIDE}
+
+
+@pytest.mark.parametrize("seen", [2, 3, 5])
+def test_the_best_stays_though_it_is_noisier_than_all_others(seen):
+    """Its first rounds may be slow: that all others hardly scatter says little of it."""
+    left = 0
+    for seed in range(200):
+        rng = random.Random(seed)
+        noisy = {BEST: (100e-6, 0.03), **{f"other {nth}": (101e-6, 0.005) for nth in range(40)}}
+        field = Contestants(
+            {name: {nth: us * math.exp(rng.gauss(0, sd)) for nth in range(seen)} for name, (us, sd) in noisy.items()}
+        )
+        left += field.fastest != BEST and field.is_slower(BEST, looks=MOST_ROUNDS)
+    assert left == 0
 
 
 def test_a_replay_of_other_kernels_says_which():
