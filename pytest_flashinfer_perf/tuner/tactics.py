@@ -74,12 +74,12 @@ def questions(call: Callable[[], object]) -> tuple[TunerQuestion, ...]:
     seen: dict[str, TunerQuestion] = {}
 
     def wrapped(ask: Function) -> Function:
-        def choose_one(op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
-            runner, tactic = ask(op, runners, tuning_config, inputs, **kwargs)
+        def choose_one(custom_op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
+            runner, tactic = ask(custom_op, runners, tuning_config, inputs, **kwargs)
             with patches.tuner_wrapped("choose_one", lambda _: ask):  # a runner may ask for its parts to list: no call
                 listed, broken = _listed(runners, inputs)
             rounded = tuple(_rounded(_specs(tuning_config, inputs), runners, inputs))
-            seen.setdefault(op, TunerQuestion(op, Choice.of(runner, tactic), listed, broken, rounded))
+            seen.setdefault(custom_op, TunerQuestion(custom_op, Choice.of(runner, tactic), listed, broken, rounded))
             return runner, tactic
 
         return choose_one
@@ -174,12 +174,12 @@ def using(tactic: Tactic) -> AbstractContextManager[None]:
     """Calls use this tactic, as they would if the tuner had chosen it. Raises TacticError if they do not offer it."""
     wanted = dict(tactic.answers)
 
-    def choose_one(op: str, runners: Any, *_others: Any, **_kwargs: Any) -> tuple[Any, Any]:
-        choice = wanted.get(op)
+    def choose_one(custom_op: str, runners: Any, *_others: Any, **_kwargs: Any) -> tuple[Any, Any]:
+        choice = wanted.get(custom_op)
         offered = (runner for runner in runners if choice and type(runner).__name__ == choice.runner)
         runner = next(offered, None)
         if choice is None or runner is None:
-            raise TacticError(f"{op} does not offer {choice.sentence if choice else 'a tactic that was listed'}")
+            raise TacticError(f"{custom_op} does not offer {choice.sentence if choice else 'a tactic that was listed'}")
         return runner, choice.tactic
 
     return patches.tuner_wrapped("choose_one", lambda _: choose_one)
@@ -259,7 +259,7 @@ def _offering(offer: Offer) -> AbstractContextManager[None]:
     """
 
     def wrapped(ask: Function) -> Function:
-        def choose_one(op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> Any:
+        def choose_one(custom_op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> Any:
             specs = _specs(tuning_config, inputs)
             here = _buckets(specs, _shapes(inputs))
 
@@ -267,14 +267,14 @@ def _offering(offer: Offer) -> AbstractContextManager[None]:
                 def get_valid_tactics(runner: Any, inputs: Any, profile: Any) -> list[Any]:
                     """The last profile has the call's own size, and is kept as the bucket this one is rounded to."""
                     is_here = _buckets(specs, profile.get_opt_shapes()) == here
-                    return offer(op, runner, lists(runner, inputs, profile)) if is_here else []
+                    return offer(custom_op, runner, lists(runner, inputs, profile)) if is_here else []
 
                 return get_valid_tactics
 
             with ExitStack() as stack:  # of the classes: the tuner takes a runner's own attributes for its identity
                 for kind in {type(runner) for runner in runners}:
                     stack.enter_context(patches.wrapped_of(kind, "get_valid_tactics", limited))
-                return ask(op, runners, tuning_config, inputs, **kwargs)
+                return ask(custom_op, runners, tuning_config, inputs, **kwargs)
 
         return choose_one
 

@@ -76,7 +76,8 @@ FILE = f"""{CLOCK}
 
         def launch(x):
             runner = CublasFp8GemmRunner(lambda: plain(x), bmm_fp8.outputs(x)[0], p.m)
-            runner, tactic = AutoTuner.get().choose_one("a_product", [runner], ROUNDED, always)
+            asked = dict(custom_op="a_product", runners=[runner], tuning_config=ROUNDED, inputs=always)  # as some are
+            runner, tactic = AutoTuner.get().choose_one(**asked)
             return runner(inputs=always, tactic=tactic)
 
         return Built(launch, "auto")
