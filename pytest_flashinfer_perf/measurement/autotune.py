@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ class Choice:
     """The tuner's choice: the class of a runner and one of its tactics, -1 for the runner's default."""
 
     runner: str
-    tactic: Any
+    tactic: Any = field(hash=False)  # of any type, a dict for example
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tactic", _frozen(self.tactic))
@@ -34,7 +34,8 @@ class Choice:
 
     @property
     def sentence(self) -> str:
-        return f"{self.runner} {'default' if self.tactic == -1 else self.tactic}"
+        tactic = repr(self.tactic) if isinstance(self.tactic, str) else self.tactic  # "0" is not 0
+        return f"{self.runner} {'default' if self.tactic == -1 else tactic}"
 
     def backend(self, known: Iterable[str]) -> str:
         """The backend of this runner: the longest backend name that the runner's name begins with."""
@@ -45,7 +46,7 @@ class Choice:
 
 def _frozen(tactic: Any) -> Any:
     """As the tuner reads it from a file: lists, and arrays of TVM FFI, are tuples."""
-    return tactic if isinstance(tactic, str) or not hasattr(tactic, "__iter__") else tuple(map(_frozen, tactic))
+    return tactic if isinstance(tactic, (str, dict)) or not hasattr(tactic, "__iter__") else tuple(map(_frozen, tactic))
 
 
 def choose_kernel(call: Callable[[], object], *, tune: bool, cache: str | None) -> Choice | None:

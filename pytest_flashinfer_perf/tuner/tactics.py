@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -79,18 +79,35 @@ def questions(call: Callable[[], object]) -> tuple[TunerQuestion, ...]:
             with patches.tuner_wrapped("choose_one", lambda _: ask):  # a runner may ask for its parts to list: no call
                 listed, broken = _listed(runners, inputs)
             rounded = tuple(_rounded(_specs(tuning_config, inputs), runners, inputs))
-            seen.setdefault(custom_op, TunerQuestion(custom_op, Choice.of(runner, tactic), listed, broken, rounded))
+            answer = Choice(_name(runner, runners), tactic)
+            seen.setdefault(custom_op, TunerQuestion(custom_op, answer, listed, broken, rounded))
             return runner, tactic
 
         return choose_one
 
     with patches.tuner_wrapped("choose_one", wrapped):
-        call()
+        _run(call, seen)
     return tuple(seen.values())
+
+
+def _run(call: Callable[[], object], seen: Mapping[str, object]) -> None:
+    """Have the call ask. A default that raises is one tactic of the race, if what it answers is seen by then."""
+    try:
+        call()
+    except Exception:
+        if not seen:
+            raise
 
 
 def _tuner() -> Any:
     return importlib.import_module("flashinfer.autotuner").AutoTuner.get()
+
+
+def _name(runner: Any, runners: Sequence[Any]) -> str:
+    """The runner's class, with a number for the second of its class that a call offers."""
+    before = itertools.takewhile(lambda one: one is not runner, runners)
+    nth = 1 + sum(type(one) is type(runner) for one in before)
+    return type(runner).__name__ + f"#{nth}" * (nth > 1)
 
 
 def default(asked: Sequence[TunerQuestion]) -> Tactic:
@@ -102,10 +119,11 @@ def _listed(runners: Sequence[Any], inputs: Sequence[Any]) -> tuple[tuple[Choice
     found: dict[Choice, None] = {}
     broken = []
     for runner in runners:
+        name = _name(runner, runners)
         try:
-            found |= {Choice.of(runner, tactic): None for tactic in runner.get_valid_tactics(inputs, _profile(inputs))}
-        except Exception as error:  # noqa: BLE001, PERF203 - whatever it raises
-            broken.append(f"{type(runner).__name__}: {in_one_line(error)}")
+            found |= {Choice(name, tactic): None for tactic in runner.get_valid_tactics(inputs, _profile(inputs))}
+        except Exception as error:  # noqa: BLE001 - whatever it raises
+            broken.append(f"{name}: {in_one_line(error)}")
     return tuple(found), tuple(broken)
 
 
@@ -176,7 +194,7 @@ def using(tactic: Tactic) -> AbstractContextManager[None]:
 
     def choose_one(custom_op: str, runners: Any, *_others: Any, **_kwargs: Any) -> tuple[Any, Any]:
         choice = wanted.get(custom_op)
-        offered = (runner for runner in runners if choice and type(runner).__name__ == choice.runner)
+        offered = (runner for runner in runners if choice and _name(runner, runners) == choice.runner)
         runner = next(offered, None)
         if choice is None or runner is None:
             raise TacticError(f"{custom_op} does not offer {choice.sentence if choice else 'a tactic that was listed'}")
@@ -190,7 +208,7 @@ def chosen(call: Callable[[], object], *, cache: str | None = None) -> Chosen:
 
     The tuner keeps what it loaded, so that calls that follow are replays.
     """
-    autotune.prepare(call, tune=False, cache=cache)
+    autotune.prepare(lambda: None, tune=False, cache=cache)
     return _answers(call)
 
 
@@ -199,8 +217,8 @@ def tuned(call: Callable[[], object], tuner: str, cache: str) -> Chosen:
     _tuner().clear_cache()
     v1: Any = importlib.import_module("flashinfer.autotuner").autotune
     tunes = v1(True, cache=cache) if tuner == V1 else autotune_v2()(mode="tune", persistent_cache=False)
-    with tunes, _offering(lambda _op, _runner, listed: listed):
-        call()
+    with tunes, _offering(lambda _op, _name, listed: listed):
+        _answers(call)
     return _answers(call)
 
 
@@ -213,8 +231,17 @@ def autotune_v2() -> Callable[..., AbstractContextManager[None]]:
 
 
 def _answers(call: Callable[[], object]) -> Chosen:
+    """The call itself is given the default, as what the tuner answers may fail."""
     seen: dict[str, Choice] = {}
     hits: list[bool] = []
+
+    def answered(ask: Function) -> Function:
+        def choose_one(custom_op: str, runners: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+            runner, tactic = ask(custom_op, runners, *args, **kwargs)
+            seen[custom_op] = Choice(_name(runner, runners), tactic)
+            return runners[0], -1
+
+        return choose_one
 
     def wrapped(search: Function) -> Function:
         def search_cache(*args: Any, **kwargs: Any) -> Any:
@@ -225,10 +252,10 @@ def _answers(call: Callable[[], object]) -> Chosen:
         return search_cache
 
     with (
-        patches.tuner_choices(lambda op, runner, tactic: seen.update({op: Choice.of(runner, tactic)})),
+        patches.tuner_wrapped("choose_one", answered),
         patches.tuner_wrapped("search_cache", wrapped),
     ):
-        call()
+        _run(call, seen)
     return Chosen(Tactic(tuple(seen.items())), bool(hits) and all(hits))
 
 
@@ -244,16 +271,16 @@ def write(call: Callable[[], object], best: Tactic, cache: str) -> None:
     _tuner().clear_cache()
     with (
         importlib.import_module("flashinfer.autotuner").autotune(True, cache=cache),
-        _offering(lambda op, runner, _: [wanted[op].tactic] if type(runner).__name__ == wanted[op].runner else []),
+        _offering(lambda op, name, _: [wanted[op].tactic] if name == wanted[op].runner else []),
     ):
         call()
 
 
-Offer = Callable[[str, Any, list[Any]], list[Any]]
+Offer = Callable[[str, str, list[Any]], list[Any]]
 
 
 def _offering(offer: Offer) -> AbstractContextManager[None]:
-    """The tuner is offered these tactics, of the operation, the runner and what it lists, in the call's bucket alone.
+    """The tuner is offered these tactics, by operation, runner and what it lists, in the call's bucket alone.
 
     Other buckets than the one of this call are offered none, and so take no time and get no entry.
     """
@@ -267,7 +294,7 @@ def _offering(offer: Offer) -> AbstractContextManager[None]:
                 def get_valid_tactics(runner: Any, inputs: Any, profile: Any) -> list[Any]:
                     """The last profile has the call's own size, and is kept as the bucket this one is rounded to."""
                     is_here = _buckets(specs, profile.get_opt_shapes()) == here
-                    return offer(custom_op, runner, lists(runner, inputs, profile)) if is_here else []
+                    return offer(custom_op, _name(runner, runners), lists(runner, inputs, profile)) if is_here else []
 
                 return get_valid_tactics
 

@@ -129,6 +129,55 @@ TWO = f"""{CLOCK}
     def test_bmm(perf, case):
         perf(case)
 """
+# Two runners of one class, and tactics that are no numbers: "0" of the second one is the fastest.
+ALIKE = f"""{CLOCK}
+    import pytest
+    import torch
+    from flashinfer.autotuner import AutoTuner, TunableRunner, TuningConfig
+    from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
+    from pytest_flashinfer_perf.spec.routine import Built
+
+    class Odd:
+        __hash__ = None
+
+        def __repr__(self):
+            return "odd"
+
+    ODD = Odd()
+
+    class R(TunableRunner):
+        def __init__(self, milliseconds):
+            self.milliseconds = milliseconds
+
+        def get_cache_key_extras(self, inputs):
+            return (self.milliseconds,)
+
+        def get_valid_tactics(self, inputs, profile):
+            return [0, "0", dict(tile=1), dict(tile=2), ODD]
+
+        def forward(self, inputs, tactic=-1, **more):
+            clock.works(self.milliseconds * (1 if tactic == "0" else 2))
+
+    fastest = lambda self, runner, inputs, tactic, *a, **k: runner.milliseconds * (1 if tactic == "0" else 2)
+    AutoTuner._profile_single_kernel = fastest
+    torch.cuda.is_current_stream_capturing = lambda: False
+
+    @bmm_fp8.backend("auto", tunes=True)
+    def _planted(p, x, how):
+        plain, always = bmm_fp8.backends["torch"].build(p, x, how).launch, [torch.zeros(p.m, 8)]
+        runners = [R(8.0), R(2.0)]
+
+        def launch(x):
+            plain(x)
+            runner, tactic = AutoTuner.get().choose_one("a_product", runners, TuningConfig(), always)
+            runner(inputs=always, tactic=tactic)
+
+        return Built(launch, "auto")
+
+    @pytest.mark.perf_cases(bmm_fp8, "--n 16 --k 32 --m 8")
+    def test_bmm(perf, case):
+        perf(case)
+"""
 # No tuner: `auto` stands for one of two backends, and takes the slower one.
 HEURISTIC = f"""{CLOCK}
     import pytest

@@ -330,6 +330,9 @@ def test_a_better_cache_is_written_and_flashinfer_loads_it(file):
     [of_8] = [key for key in document if key.endswith("(8,))")]
     kept.write_text(json.dumps({**document, of_8: [document[of_8][0], -1, *document[of_8][2:]]}))
     assert ran(file, budget=0.1, cache=str(kept))[M8].untuned == ()  # its entry is the default
+    kept.write_text(json.dumps({**document, of_8: [document[of_8][0], 7, *document[of_8][2:]]}))
+    raises = ran(file, "-k", "m8", "--perf-backends=auto", budget=0.1, cache=str(kept))[M8]
+    assert (raises.ways["cache"], raises.tactic(name(7)).state) == (name(7), "fails")
     kept.write_text(json.dumps({key: entry for key, entry in document.items() if key != of_3}))
     missed = ran(file, budget=0.1, cache=str(kept))
     assert (missed[M3].untuned, missed[M8].untuned) == (("cache",), ())
@@ -351,6 +354,38 @@ def test_a_fresh_tune_says_what_it_took(file, tuner):
     if kept.exists():
         entries = [key for key in json.loads(kept.read_text()) if not key.startswith("_")]
         assert len(entries) == 2, "a bucket that no call asks for takes no time"
+
+
+def test_a_default_and_a_pick_that_raise_are_tactics_that_fail(file):
+    raising = planted_tactics.FILE.replace("elif tactic == 7:", "elif tactic in (-1, 7):").replace("(6, 7)", "(6,)")
+    file.makepyfile(test_planted=textwrap.dedent(raising).replace('"PICKS", "0"', '"PICKS", "7"'))
+    tuned = ran(file, "-k", "m8", "--perf-backends=auto", tune="autotune", cache=str(file.path / "tuned.json"))[M8]
+    assert tuned["picked"] == picked(7, covered=True)
+    seen = ran(file, "-k", "m8", "--perf-backends=auto", budget=60.0, picks={M8: {"tune 1": tuned["picked"]}})[M8]
+    assert set(seen.best) == {name(0), name(1)}
+    failing = [finding.sentence for finding in judge.findings([seen], LIMITS) if "which is fails" in finding.sentence]
+    assert failing == [
+        f"default takes {name('default')}, which is fails: RuntimeError: no such kernel",
+        f"tuned, 1 of 1 takes {name(7)}, which is fails: RuntimeError: no such kernel",
+    ]
+
+
+def test_runners_of_one_class_and_tactics_of_any_type_are_told_apart(file):
+    file.makepyfile(test_planted=textwrap.dedent(planted_tactics.ALIKE))
+    kept = file.path / "best.json"
+    seen = ran(file, budget=60.0, write=str(kept))[M8]
+    assert {one.tactic for one in seen.tactics} == {
+        *(
+            f"{runner} {tactic}"
+            for runner in ("R", "R#2")
+            for tactic in ("0", "'0'", "{'tile': 1}", "{'tile': 2}", "odd")
+        ),
+        "R default",
+    }
+    assert {one.state for one in seen.tactics} == {"best", "slower"}
+    assert (seen.best, seen.written) == (("R#2 '0'",), True)
+    tuned = ran(file, tune="autotune", cache=str(file.path / "tuned.json"))[M8]["picked"]
+    assert tuned["tactic"]["answers"] == [["a_product", {"runner": "R#2", "tactic": "0"}]]
 
 
 def test_a_flashinfer_without_the_second_tuner_says_so(monkeypatch):
