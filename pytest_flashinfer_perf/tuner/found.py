@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,4 +159,16 @@ def read(path: Path, option: str) -> Report:
     document = read_json(path)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ReportError(f"{option}={path}: is no file of tune-report --json")
-    return fields.read(Report, document, str(path))
+    made = fields.read(Report, document, str(path))
+    for case in made.cases:
+        if not _fits(case):
+            raise ReportError(f"{option}={path}: {case.case}: its ways, times and regrets do not fit: write it anew")
+    return made
+
+
+def _fits(case: CaseFound) -> bool:
+    """Whether it can be compared with: it has a default, the best have times, and others are slower than these."""
+    timed = {one.tactic for one in case.tactics if one.seconds and all(0 < took < math.inf for took in one.seconds)}
+    regrets = [one.regret for one in case.tactics if one.regret]
+    is_compared = all(0 <= one.low <= one.high < math.inf for one in regrets) and (bool(case.best) or not regrets)
+    return DEFAULT in case.ways and timed.issuperset(case.best) and is_compared

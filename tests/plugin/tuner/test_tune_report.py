@@ -246,6 +246,18 @@ def test_a_file_is_what_the_schema_says_and_is_read_again(planted, tmp_path):
         found.read(path, "--base")
 
 
+@pytest.mark.parametrize(
+    "broken", [{"ways": {}}, {"best": ("none",)}, {"best": ()}, {"seconds": ()}, {"seconds": (0.0,)}]
+)
+def test_a_base_that_does_not_fit_itself_is_refused(planted, tmp_path, broken):
+    case = planted[0]
+    if "seconds" in broken:
+        broken = {"tactics": tuple(replace(one, **broken) for one in case.tactics)}
+    write_json(tmp_path / "r.json", asdict(written(replace(case, **broken))))
+    with pytest.raises(found.ReportError, match=f"{case.case}: its ways, times and regrets do not fit: write it anew"):
+        found.read(tmp_path / "r.json", "--base")
+
+
 def test_a_limit_that_the_clock_broke_is_no_failure():
     """The slower one ran while the card was slower: in cycles it is as fast as the best."""
     costs = {**COST_US, "5": 100.0, SLOW: 125.0}
