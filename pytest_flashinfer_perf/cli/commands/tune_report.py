@@ -40,6 +40,8 @@ def main(arguments: Sequence[str]) -> int:
     limits = thresholds.read(project_file.find(Path.cwd(), args.perf_config))
     outputs = {f"--{name}": getattr(args, name) for name in ("json", "markdown", "html")}
     verify_outputs({**outputs, "--write-cache": args.write_cache}, [path for path in (args.cache, args.base) if path])
+    if args.cache and not args.cache.is_file():
+        raise RunError(f"--cache={args.cache}: the file is not there, autotune(cache=) or --write-cache writes one")
     if args.write_cache and args.write_cache.exists():
         raise RunError(f"--write-cache={args.write_cache}: the file is there, name a new one")
     before = found.read(args.base, "--base").cases if args.base else ()

@@ -31,6 +31,7 @@ from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.measurement import autotune
 from pytest_flashinfer_perf.routines.derived import all_apis
 from pytest_flashinfer_perf.rows import fields
+from pytest_flashinfer_perf.rows.run_file import RunError
 from pytest_flashinfer_perf.tuner import found, heuristics, judge, page, report, sets, tactics
 from pytest_flashinfer_perf.tuner.found import (
     FORMAT,
@@ -489,6 +490,13 @@ def test_a_tune_that_fails_is_named_and_fails(tmp_path, monkeypatch):
     cases, left = runs.cases()
     assert (left, runs.picks) == ([LeftOut(M8, "failed", "tune 1: no memory")], {M3: {"tune 1": {}}})
     assert judge.exit_code(cases, left, []) == judge.INCOMPLETE
+
+
+def test_a_cache_file_that_is_not_there_is_refused_at_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunError, match=r"--cache=a\.json: the file is not there, autotune\(cache=\)"):
+        tune_report.main(["--cache", "a.json", "--", "--perf-device=cpu"])
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_wait_for_another_run_is_no_part_of_its_seconds(tmp_path, monkeypatch):
