@@ -68,6 +68,8 @@ class TunerLoop:
 
     def _verify(self) -> None:
         """What would be no answer of any case."""
+        if self._config.stash[SETTINGS].checking.refcheck != "on":
+            raise pytest.UsageError("tune-report checks every tactic and times it: leave out --perf-refcheck")
         try:
             if self._job.tune == tactics.V2:
                 tactics.autotune_v2()
@@ -106,5 +108,6 @@ class TunerLoop:
 
 def _untuned(case: Case) -> tuple[Any, ...]:
     """What a case and the same one with --autotune have in common: here both are asked untuned."""
+    options = replace(case.options, autotune=False)
     params = {name: value for name, value in case.params.as_json().items() if name != "autotune"}
-    return case.routine.name, case.backend_name, repr(params), case.seed
+    return case.routine.name, case.backend_name, repr(params), case.seed, options

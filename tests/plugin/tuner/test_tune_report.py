@@ -463,6 +463,26 @@ def test_any_run_can_have_all_tactics_in_its_rows(file):
     assert "; the default: +" in note
 
 
+def test_lines_that_differ_in_an_option_are_cases_of_their_own(file):
+    file.path.joinpath("test_planted.py").rename(file.path / "conftest.py")
+    line = "--routine bmm_fp8 --n 16 --k 32 --m 8 --backends auto"
+    file.path.joinpath("list.txt").write_text(f"{line}\n{line} --autotune\n{line} --num_iters 9\n")
+    assert list(ran(file, "--perf-testlist=list.txt", tune="autotune", cache="tuned.json")) == [
+        "bmm_fp8/m8-n16-k32-autotune-auto",  # which is asked untuned as well
+        f"{M8}-2",
+    ]
+
+
+@pytest.mark.parametrize("refcheck", ["off", "only"])
+def test_tactics_without_a_check_or_a_time_are_refused(file, refcheck):
+    write_json(file.path / "job.json", asdict(TuneJob(str(file.path / "said.jsonl"), budget=1.0)))
+    words = ("-p", PLUGIN, "--tuner-job=job.json", "--perf-device=cpu", "--perf-backends=auto")
+    done = file.runpytest(*words, f"--perf-refcheck={refcheck}")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines("ERROR: tune-report checks every tactic and times it: leave out --perf-refcheck")
+    assert not file.path.joinpath("said.jsonl").exists()
+
+
 def test_a_tactic_that_hangs_costs_no_more_than_itself(file):
     words = [sys.executable, "-m", "pytest_flashinfer_perf", "tune-report", "--tunes", "1", "--budget", "2"]
     beside = ["--output", "out", "--json", "r.json", "--markdown", "r.md", "--html", "r.html", "--", "-k", "m8"]
