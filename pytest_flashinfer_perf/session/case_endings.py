@@ -63,13 +63,16 @@ def exit_code(process: int) -> int | None:
     return None
 
 
+TIMED_OUT = "Timeout ("  # of faulthandler's first word
+
+
 def of_death(words: str, limit: float, code: int | None) -> Death:
     """The death that faulthandler's words describe, which it wrote while the process died, or else the exit code."""
     # The thread that ran the case: the one that died, or the last.
     threads = re.split(r"^(?:Current thread|Thread) .*\n", words, flags=re.MULTILINE)
     current = re.search(r"^Current thread .*\n((?:  .*\n)*)", words, flags=re.MULTILINE)
     where = "\n".join(last_words.frames((current[1] if current else threads[-1]).splitlines()))
-    if "Timeout (" in words:
+    if TIMED_OUT in words:
         return Death(TIMEOUT, f"no end within {limit:g} s (--perf-timeout), its process was ended", where)
     fatal = re.search(r"Fatal Python error: (.*)", words)
     if fatal:

@@ -56,7 +56,8 @@ class TunerLoop:
             raise pytest.UsageError("no tuner to look at: these arguments select no test with a case")
         self._verify()
         known = {**provenance.versions(), "gpu_uuid": self._config.stash[DEVICE].uuid}
-        self._job.say("begins", versions={name: v and str(v) for name, v in known.items()})
+        versions = {name: v and str(v) for name, v in known.items()}
+        self._job.say("begins", versions=versions, cases=[case.identity.case for case in cases])
         try:
             for case in cases:
                 if case.identity.case not in self._job.done:

@@ -17,12 +17,13 @@ from pytest_flashinfer_perf.launch.processes import LINES_OF_LOG, Environment
 from pytest_flashinfer_perf.printing import say
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.formatting import counted
+from pytest_flashinfer_perf.session import case_endings
 from pytest_flashinfer_perf.tuner.found import TUNE, CaseFound, LeftOut
 from pytest_flashinfer_perf.tuner.loop import LOST, PLUGIN
 from pytest_flashinfer_perf.tuner.search import TuneJob
 
-MOST_RESTARTS = 50
-ENDED = {LOST: "it left the GPU unusable", 1: "it did not end within --perf-timeout"}
+MOST_PROCESSES = 50
+TO_BLAME = ("tactic", "starts", "replays")  # events after which a process that ends is started again
 
 
 class TunerRunError(FlashinferPerfError):
@@ -63,31 +64,44 @@ class Runs:
         return [LeftOut(case["case"], "failed", f"{way}: {case['why']}") for case in failed]
 
     def _ran(self, job: TuneJob, title: str) -> list[dict[str, Any]]:
-        """Run the process to its end, and again without the tactic that it ended with."""
+        """Run the process to its end, and again without what it ended with, as long as it says what that is."""
         found: dict[str, dict[str, Any]] = {}
-        for _ in range(MOST_RESTARTS):
-            code, log = self._process(job)
-            events = _read(Path(job.output))
-            self.versions = next((event["versions"] for event in events if event["event"] == "begins"), self.versions)
+        told = 0
+        for nth in range(1, MOST_PROCESSES + 1):
+            code, log = self._process(job, nth)
+            events, why = _read(Path(job.output)), _ended(code, log)
             found |= {event["case"]: event for event in events if event["event"] == "case"}
-            if events and events[-1]["event"] == "end":
-                say(f"{title}: {counted(len(found), 'case')}")
-                return list(found.values())
-            last, why = events[-1] if events else {}, ENDED.get(code, f"it ended its process with code {code}")
-            if last.get("event") not in ("tactic", "starts", "replays"):
-                raise TunerRunError(f"{title}: exit code {code}, full log: {log}\n{processes.end(log, LINES_OF_LOG)}")
+            new, told = events[told:], len(events)
+            if not new or (last := new[-1])["event"] not in TO_BLAME:
+                break
             if last["event"] != "tactic":
-                found[last["case"]] = {"case": last["case"], "outcome": "failed", "why": why}
+                found[last["case"]] = _failed(last["case"], why)
             job = replace(job, done=tuple(found), crashed=_blamed(job.crashed, last, why))
-        raise TunerRunError(f"{title}: {MOST_RESTARTS} processes ended before their end, the last log: {log}")
+        if not events:
+            raise TunerRunError(f"{title}: {why}, full log: {log}\n{processes.end(log, LINES_OF_LOG)}")
+        self.versions, asked = events[0]["versions"], events[0]["cases"]
+        lost = [_failed(case, f"not looked at: {why}, full log: {log}") for case in asked if case not in found]
+        say(f"{title}: {counted(len(found), 'case')}" + f", {len(lost)} lost" * bool(lost))
+        return [*found.values(), *lost]
 
-    def _process(self, job: TuneJob) -> tuple[int, Path]:
-        log = Path(job.output).with_suffix(".log")
+    def _process(self, job: TuneJob, nth: int) -> tuple[int, Path]:
+        log = Path(job.output).with_suffix(f".{nth}.log" if nth > 1 else ".log")
         with tempfile.TemporaryDirectory() as folder:
             told = Path(folder, "job.json")
             write_json(told, asdict(job))
             words = (sys.executable, "-m", "pytest", "-p", PLUGIN, f"--tuner-job={told}")
             return processes.started(Environment("tuner", words), self.arguments, log), log
+
+
+def _ended(code: int, log: Path) -> str:
+    if code == LOST:
+        return "it left the GPU unusable"
+    is_timeout = case_endings.TIMED_OUT in log.read_text(encoding="utf-8", errors="replace")
+    return "it did not end within --perf-timeout" if is_timeout else f"it ended its process with code {code}"
+
+
+def _failed(case: str, why: str) -> dict[str, Any]:
+    return {"case": case, "outcome": "failed", "why": why}
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

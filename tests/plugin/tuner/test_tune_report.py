@@ -45,7 +45,7 @@ from pytest_flashinfer_perf.tuner.found import (
 )
 from pytest_flashinfer_perf.tuner.loop import PLUGIN
 from pytest_flashinfer_perf.tuner.race import Race
-from pytest_flashinfer_perf.tuner.runs import Runs
+from pytest_flashinfer_perf.tuner.runs import Runs, TunerRunError
 from pytest_flashinfer_perf.tuner.search import NOT_LISTED, NOTHING_TO_CHOOSE, TuneJob, entries
 from pytest_flashinfer_perf.tuner.sets import Regret
 
@@ -517,6 +517,59 @@ def test_a_cache_file_that_is_not_there_is_refused_at_once(tmp_path, monkeypatch
     with pytest.raises(RunError, match=r"--cache=a\.json: the file is not there, autotune\(cache=\)"):
         tune_report.main(["--cache", "a.json", "--", "--perf-device=cpu"])
     assert not list(tmp_path.iterdir())
+
+
+TACTIC = [{"event": "starts", "case": "b"}, {"event": "tactic", "case": "b", "tactic": "R 1"}]
+BEGINS = {"event": "begins", "versions": {"torch": "2"}, "cases": ["a", "b", "c"]}
+
+
+@pytest.fixture
+def deaths(tmp_path, monkeypatch):
+    """The case of each that is left out of a race whose processes say so much, and end with this code and log."""
+
+    def left_out(*said):
+        left, jobs = iter(said), []
+
+        def started(where, _arguments, log):
+            jobs.append(TuneJob(**json.loads(Path(where.command[-1].partition("=")[2]).read_text())))
+            events, code, text = next(left)
+            log.write_text(text)
+            with Path(jobs[-1].output).open("a") as there:
+                there.writelines(json.dumps(event) + "\n" for event in events)
+            return code
+
+        monkeypatch.setattr(processes, "started", started)
+        cases, lost = Runs((), 0, "autotune", TuneJob(), tmp_path).cases()
+        assert cases == []
+        return {one.case: one.why for one in lost}, [job.crashed for job in jobs]
+
+    return left_out
+
+
+def test_processes_that_end_before_a_word_are_not_started_for_ever(deaths, tmp_path):
+    skipped = [BEGINS, {"event": "case", "case": "a", "outcome": "skipped", "why": "x"}, *TACTIC]
+    lost, crashed = deaths((skipped, 139, "a segmentation fault"), ([], 3, "no GPU"))
+    why = f"not looked at: it ended its process with code 3, full log: {tmp_path / 'race.2.log'}"
+    assert lost == {"a": "x", "b": why, "c": why}
+    assert crashed == [{}, {"b": {"R 1": "it ended its process with code 139"}}]
+    assert (tmp_path / "race.log").read_text() == "a segmentation fault"
+
+
+def test_a_process_that_never_begins_is_an_error(deaths):
+    with pytest.raises(TunerRunError, match=r"race: it ended its process with code 4, .*race\.log\nERROR: no such"):
+        deaths(([], 4, "ERROR: no such option"))
+
+
+@pytest.mark.parametrize(
+    ("log", "why"),
+    [
+        ("Timeout (0:00:08)!\n", "it did not end within --perf-timeout"),
+        ("", "it ended its process with code 1"),
+    ],
+)
+def test_an_exit_code_is_a_timeout_only_if_the_log_says_so(deaths, log, why):
+    ends = [{"event": "end"}]
+    assert deaths(([BEGINS, *TACTIC], 1, log), (ends, 0, ""))[1][1] == {"b": {"R 1": why}}
 
 
 def test_the_wait_for_another_run_is_no_part_of_its_seconds(tmp_path, monkeypatch):
