@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from html import escape
+from html import escape as escaped
 
+from pytest_flashinfer_perf.printing import safe
 from pytest_flashinfer_perf.rows.formatting import duration
 from pytest_flashinfer_perf.tuner.found import CaseFound, Report, TacticFound
-from pytest_flashinfer_perf.tuner.report import of_case
+from pytest_flashinfer_perf.tuner.report import of_case, transferred
 
 WIDTH, HEIGHT, EDGE, RADIUS = 900, 64, 20, 5
 LEAST_SPAN = math.log(1.05)  # a strip of equals is no wider than this, or noise would fill it
@@ -40,8 +41,14 @@ def _body(report: Report) -> Iterator[str]:
     for case in report.cases:
         yield f"<h2>{escape(case.case)}</h2>"
         yield from _strip(case)
-        yield f"<pre>{escape(chr(10).join(of_case(case)))}</pre>"
+        yield f"<pre>{chr(10).join(map(escape, of_case(case)))}</pre>"
     yield from (f"<p>{escape(f'{left.outcome} {left.case}: {left.why}')}</p>" for left in report.left_out)
+    yield from (f"<p>{escape(sentence)}</p>" for sentence in transferred(report))
+
+
+def escape(text: str) -> str:
+    """As HTML, of which a name can be no part, on one line."""
+    return escaped(safe(text))
 
 
 def _strip(case: CaseFound) -> Iterator[str]:

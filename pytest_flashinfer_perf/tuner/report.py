@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pytest_flashinfer_perf.rows.formatting import counted, duration, markdown_table
 from pytest_flashinfer_perf.tuner.found import DEFAULT, CaseFound, Report
 from pytest_flashinfer_perf.tuner.judge import best_s, grouped, outside
+from pytest_flashinfer_perf.tuner.race import MOST_ROUNDS
 
 MOST_TRANSFERS, MOST_NAMES = 5, 4
 UNSURE = 0.03  # a member of the best set that is seen this far behind wants more rounds
@@ -20,10 +21,13 @@ def lines(report: Report) -> Iterator[str]:
         yield from of_case(case)
     for left in report.left_out:
         yield f"{left.outcome} {left.case}: {left.why}"
-    for one in report.transfers[:MOST_TRANSFERS]:
-        cost = one.regret.sentence
-        yield f"the best of {one.best_of} used in {one.used_in} ({one.flag} differs): {cost}"
+    yield from transferred(report)
     yield from ("", *(one.line for one in report.findings))
+
+
+def transferred(report: Report) -> Iterator[str]:
+    for one in report.transfers[:MOST_TRANSFERS]:
+        yield f"the best of {one.best_of} used in {one.used_in} ({one.flag} differs): {one.regret.sentence}"
 
 
 def of_case(case: CaseFound) -> Iterator[str]:
@@ -32,10 +36,13 @@ def of_case(case: CaseFound) -> Iterator[str]:
     what = counted(len(case.tactics), "tactic" if case.questions else "choice")
     yield f"{case.case}: {what} ({said}), {counted(case.rounds, 'round')}"
     yield f"  {'best':<17}{best_set(case)}, {duration(best_s(case))}"
-    for name in case.best:
-        regret = case.regret(name)
-        if regret is not None and regret.seen > UNSURE:
-            yield f"  {'best, or not':<17}{name}: {regret.sentence}, more rounds would tell: raise --budget"
+    for one in case.tactics:
+        if one.state == "best" and one.regret is not None and one.regret.seen > UNSURE:
+            is_short = len(one.seconds) < MOST_ROUNDS
+            advice = (
+                "more rounds would tell: raise --budget" if is_short else "they do not differ enough to be told apart"
+            )
+            yield f"  {'best, or not':<17}{one.tactic}: {one.regret.sentence}, {advice}"
     for way, name in grouped(case):
         yield f"  {way:<17}{name}: {cost(case, name)}"
     if case.tunes:
@@ -64,9 +71,25 @@ def summary(case: CaseFound) -> str:
 
 
 def markdown(report: Report) -> str:
-    said = [(one.verdict, one.case, one.sentence) for one in report.findings]
-    verdicts = ["", "## Findings", "", *markdown_table(("verdict", "case", "finding"), said)] if said else []
-    return "\n".join(["## Tactics", "", *markdown_table(HEADINGS, map(_row, report.cases)), *verdicts, ""])
+    unfit = [
+        (one.state, case.case, one.tactic, one.why) for case in report.cases for one in case.tactics if one.is_unfit
+    ]
+    transfers = [(one.best_of, one.used_in, one.flag, one.regret.sentence) for one in report.transfers[:MOST_TRANSFERS]]
+    parts = (
+        ("Tactics", HEADINGS, list(map(_row, report.cases))),
+        (
+            "Findings",
+            ("verdict", "case", "finding"),
+            [(one.verdict, one.case, one.sentence) for one in report.findings],
+        ),
+        ("Wrong or failing", ("state", "case", "tactic", "reason"), unfit),
+        ("Left out", ("outcome", "case", "reason"), [(one.outcome, one.case, one.why) for one in report.left_out]),
+        ("Transfers", ("best of", "used in", "differs in", "cost"), transfers),
+    )
+    tables = (
+        f"## {title}\n\n{chr(10).join(markdown_table(headings, rows))}\n" for title, headings, rows in parts if rows
+    )
+    return "\n".join(tables)
 
 
 def _row(case: CaseFound) -> Sequence[str]:

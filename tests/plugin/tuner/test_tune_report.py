@@ -42,9 +42,10 @@ from pytest_flashinfer_perf.tuner.found import (
     Replayed,
     Report,
     TacticFound,
+    Transfer,
 )
 from pytest_flashinfer_perf.tuner.loop import PLUGIN
-from pytest_flashinfer_perf.tuner.race import Race
+from pytest_flashinfer_perf.tuner.race import MOST_ROUNDS, Race
 from pytest_flashinfer_perf.tuner.runs import Runs, TunerRunError
 from pytest_flashinfer_perf.tuner.search import NOT_LISTED, NOTHING_TO_CHOOSE, TuneJob, entries
 from pytest_flashinfer_perf.tuner.sets import Regret
@@ -122,6 +123,10 @@ def test_a_member_of_the_best_set_that_may_be_far_behind_wants_more_rounds():
     shown = "\n".join(report.of_case(case(1, [], tactics=tactics, best=tuple(members), ways={"default": "a"})))
     assert "best, or not     b: +5.0 % (0.0 to 8.7), more rounds would tell: raise --budget" in shown
     assert shown.count("best, or not") == 1
+    tactics = tuple(replace(one, seconds=(1e-5,) * MOST_ROUNDS) for one in tactics)
+    shown = "\n".join(report.of_case(case(1, [], tactics=tactics, best=tuple(members), ways={"default": "a"})))
+    assert "best, or not     b: +5.0 % (0.0 to 8.7), they do not differ enough to be told apart" in shown
+    assert "--budget" not in shown
 
 
 def test_flips_between_sets_are_counted_and_judged(planted):
@@ -220,6 +225,29 @@ def test_the_pages_have_each_case_and_each_finding(planted):
     shown = "\n".join(report.lines(made))
     assert "outside the best set: 2, flips between sets: 2" in shown
     assert f"  wrong            {WRONG}: output 0: 12 of 16 differ" in shown
+
+
+def test_the_summaries_hide_no_failure(planted):
+    transfer = Transfer("mine/m4", "mine/m8", "m", Regret(0.1, 0.2, 0.3))
+    made = replace(written(planted[0], left_out=[LeftOut("mine/m9", "failed", "no memory")]), transfers=(transfer,))
+    tables = report.markdown(made)
+    for line in (
+        f"| wrong | {planted[0].case} | {WRONG} | output 0: 12 of 16 differ |",
+        f"| fails | {planted[0].case} | {RAISES} | RuntimeError: no such kernel |",
+        "| failed | mine/m9 | no memory |",
+        "| mine/m4 | mine/m8 | m | +20.0 % (10.0 to 30.0) |",
+    ):
+        assert line in tables
+    assert "<p>failed mine/m9: no memory</p>" in page.html(made)
+    assert "<p>the best of mine/m4 used in mine/m8 (m differs): +20.0 % (10.0 to 30.0)</p>" in page.html(made)
+
+
+def test_a_name_neither_moves_a_cursor_nor_makes_a_line_of_a_page(planted):
+    odd = replace(planted[0].tactic(BEST), tactic="\x1b[31mred\nFAIL <b>")
+    shown = page.html(written(replace(planted[0], tactics=(odd, planted[0].tactic(WRONG)), best=(odd.tactic,))))
+    assert "\x1b" not in shown
+    assert "<title>\\x1b[31mred\\nFAIL &lt;b&gt;: " in shown
+    assert "best             {\\x1b[31mred\\nFAIL &lt;b&gt;}" in shown
 
 
 def test_the_strips_have_a_point_for_each_that_was_timed(planted):
