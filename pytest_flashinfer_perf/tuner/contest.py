@@ -31,8 +31,11 @@ from pytest_flashinfer_perf.tuner.race import Lap, Timed, UnfitError
 FILL = re.compile(r"(?i)memset\d*$")  # MEMSET by CUPTI's kind of activity, memset32 by the kernel's name
 
 
-class DeviceLostError(FlashinferPerfError):
-    """A tactic left the GPU unusable for this process."""
+NO_GPU, OTHER_INPUTS = "it left the GPU unusable", "it changed an input of the call"
+
+
+class SpoiledError(FlashinferPerfError):
+    """A tactic left this process without a GPU, or without the inputs that all others are to get."""
 
 
 class CheckedCall:
@@ -42,13 +45,20 @@ class CheckedCall:
         self.bench, self.target = bench, prepared.target
         self.placed, self.free_at_first = [self.target], bench.device.free_bytes()
         self.restore = Restore(tuple((one, one.clone()) for one in self.target.changed(self.target.args)), 1)
-        self.examination = Examination(self.target, prepared.expected, bench.device, Fingerprint(self.target))
+        self.given = Fingerprint(self.target)
+        self.examination = Examination(self.target, prepared.expected, bench.device, self.given)
 
     def first(self) -> None:
         self.restore()
         with _no_default_instead():
             verify(self.examination.first())
         self.restore()
+
+    def verify_inputs(self) -> None:
+        """Raise SpoiledError if they are others than at first, beside those that the call is meant to change."""
+        self.restore()
+        if self.given.changed():
+            raise SpoiledError(OTHER_INPUTS)
 
     def timed(self, nth: int) -> Lap:
         """The time in the n-th round, at addresses of its own as long as there is memory for them."""
@@ -65,11 +75,11 @@ class CheckedCall:
 
 
 def verify_alive(device: Device, error: Exception) -> None:
-    """Raise DeviceLostError if the error left the GPU unusable."""
+    """Raise SpoiledError if the error left the GPU unusable."""
     try:
         device.synchronize()
     except RuntimeError:
-        raise DeviceLostError(str(error)) from error
+        raise SpoiledError(NO_GPU) from error
 
 
 @contextmanager
@@ -135,9 +145,11 @@ class Contest:
                     self.checked.add(name)
                 return entrant.call.timed(nth)
         except UnfitError:
+            entrant.call.verify_inputs()
             raise
         except Exception as error:
             verify_alive(self.bench.device, error)
+            entrant.call.verify_inputs()
             raise UnfitError("fails", in_one_line(error)) from error
 
     def kernels(self, call: Callable[[], object]) -> tuple[str, ...] | None:

@@ -20,7 +20,7 @@ TUNERS = ("autotune", "autotune_v2")  # FlashInfer's functions that tune
 TUNE = "tune "  # and a number: what a fresh process chose
 
 State = Literal["best", "slower", "wrong", "fails", "untimed"]
-Verdict = Literal["FAIL", "SLOWER", "NOTE"]
+Verdict = Literal["FAIL", "SLOWER", "UNJUDGED", "NOTE"]
 
 
 class ReportError(FlashinferPerfError):
@@ -126,15 +126,15 @@ class Transfer:
 
 @dataclass(frozen=True)
 class TunerFinding:
-    """A verdict of a case: FAIL and SLOWER fail the command, NOTE does not."""
+    """A verdict of a case: the command exits with 1 for FAIL and SLOWER, with 2 for UNJUDGED, with 0 for NOTE."""
 
-    verdict: Annotated[Verdict, "`SLOWER`: a default against `--base`"]
+    verdict: Annotated[Verdict, "`SLOWER`: a default against `--base`; `UNJUDGED`: what was asked for is not known"]
     case: Annotated[str, "as in a row"]
     sentence: Annotated[str, "what was found"]
 
     @property
     def fails(self) -> bool:
-        return self.verdict != "NOTE"
+        return self.verdict in ("FAIL", "SLOWER")
 
     @property
     def line(self) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.tuner.found import DEFAULT, TUNE, CaseFound, LeftOut, TacticFound, Transfer, TunerFinding
 
 FINE, FOUND, INCOMPLETE = 0, 1, 2
+LIMITS = {"max_regret", "max_flips"}
 OTHERWISE = {
     "answer": "the tuner answers with another tactic",
     "eager": "other kernels",
@@ -19,17 +20,30 @@ OTHERWISE = {
 }
 
 
-def findings(cases: Iterable[CaseFound], limits: Thresholds) -> Iterator[TunerFinding]:
+def findings(cases: Sequence[CaseFound], limits: Thresholds) -> Iterator[TunerFinding]:
     for case in cases:
         asked = limits.fields(case.glob_names)
         for way, name in grouped(case):
             yield from _of_way(case, way, name, asked.get("max_regret"))
-        most = asked.get("max_flips")
-        if most is not None and case.flips > most:
-            sentence = f"max_flips = {most:g}: fresh tunes land in {case.flips + 1} sets that can be told apart"
-            yield TunerFinding("FAIL", case.case, sentence)
+        if (most := asked.get("max_flips")) is not None:
+            yield from _of_flips(case, most)
+        if asked.keys() & LIMITS and (untimed := sum(one.state == "untimed" for one in case.tactics)):
+            sentence = f"{counted(untimed, 'tactic')} of {len(case.tactics)} had no turn: raise --budget"
+            yield TunerFinding("UNJUDGED", case.case, sentence)
         yield from _of_replays(case)
         yield from _of_questions(case)
+    idle = limits.without_match([name for case in cases for name in case.glob_names])
+    for glob, entry in limits.entries:
+        if glob in idle and entry.keys() & LIMITS:
+            yield TunerFinding("NOTE", glob, "[thresholds] has limits for it, and it fits no case that was raced")
+
+
+def _of_flips(case: CaseFound, most: float) -> Iterator[TunerFinding]:
+    if not case.tunes:
+        yield TunerFinding("UNJUDGED", case.case, f"max_flips = {most:g}: no fresh process tuned it: raise --tunes")
+    if case.flips > most:
+        sentence = f"max_flips = {most:g}: fresh tunes land in {case.flips + 1} sets that can be told apart"
+        yield TunerFinding("FAIL", case.case, sentence)
 
 
 def grouped(case: CaseFound) -> list[tuple[str, str]]:
@@ -52,6 +66,8 @@ def _of_way(case: CaseFound, way: str, name: str, most: float | None) -> Iterato
         yield TunerFinding("NOTE", case.case, f"{way} takes {name}: {seen.why}")
     if seen.is_unfit:
         yield TunerFinding("FAIL", case.case, f"{way} takes {name}, which is {seen.state}: {seen.why}")
+    elif most is not None and seen.regret is None:
+        yield TunerFinding("UNJUDGED", case.case, f"max_regret = {100 * most:g}%: what {name} costs is not known")
     elif most is not None and seen.regret is not None and seen.regret.high > most:
         sentence = f"max_regret = {100 * most:g}%: {way} takes {name}, {seen.regret.sentence}"
         why_not = _why_not_sure(seen, most)
@@ -84,19 +100,28 @@ def _of_questions(case: CaseFound) -> Iterator[TunerFinding]:
         for rounded in question.rounded:
             yield TunerFinding("NOTE", case.case, f"{question.op}: {rounded}")
         for broken in question.broken:
-            yield TunerFinding("NOTE", case.case, f"{question.op}: lists no tactics, {broken}")
+            sentence = f"{question.op}: lists no tactics, {broken}"
+            yield TunerFinding("NOTE" if len(case.tactics) > 1 else "UNJUDGED", case.case, sentence)
 
 
-def exit_code(cases: Sequence[CaseFound], left_out: Sequence[LeftOut], found: Iterable[TunerFinding]) -> int:
-    """1 if a way to choose is too slow or wrong, 2 if a case failed or there was nothing to look at."""
+def exit_code(cases: Sequence[CaseFound], left_out: Sequence[LeftOut], found: Sequence[TunerFinding]) -> int:
+    """1 if a way to choose is too slow or wrong, 2 if something failed or was not judged, or nothing was looked at."""
     if any(one.fails for one in found):
         return FOUND
-    return FINE if cases and not any(one.outcome == "failed" for one in left_out) else INCOMPLETE
+    failed = any(one.outcome == "failed" for one in left_out) or any(one.verdict == "UNJUDGED" for one in found)
+    return INCOMPLETE if failed or not cases else FINE
 
 
-def grown(cases: Iterable[CaseFound], before: Iterable[CaseFound], limits: Thresholds) -> Iterator[TunerFinding]:
-    """Against an earlier report: defaults whose regret grew, and runners and tactics that vanished."""
+def grown(
+    cases: Sequence[CaseFound], left_out: Sequence[LeftOut], before: Sequence[CaseFound], limits: Thresholds
+) -> Iterator[TunerFinding]:
+    """Against an earlier report: defaults whose regret grew, and what vanished: runners, tactics and cases."""
     earlier = {case.case: case for case in before}
+    for left in left_out:
+        if left.case in earlier:
+            yield TunerFinding("UNJUDGED", left.case, f"it was raced in --base, and is left out here: {left.why}")
+    if before and not any(case.case in earlier for case in cases):
+        yield TunerFinding("UNJUDGED", "--base", "it has none of these cases")
     for case in cases:
         old = earlier.get(case.case)
         if old is None:

@@ -23,11 +23,11 @@ from pytest_flashinfer_perf.session.setup import STDERR
 from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, case_of
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.tuner import contest, search, tactics
-from pytest_flashinfer_perf.tuner.contest import DeviceLostError
+from pytest_flashinfer_perf.tuner.contest import NO_GPU, OTHER_INPUTS, SpoiledError
 from pytest_flashinfer_perf.tuner.search import NOTHING_TO_CHOOSE, TuneJob
 
 PLUGIN = __name__
-LOST = 86  # the exit code of a process whose GPU a tactic made unusable
+SPOILED = {NO_GPU: 86, OTHER_INPUTS: 87}  # exit codes of a process in which no other tactic can be timed
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -62,8 +62,8 @@ class TunerLoop:
             for case in cases:
                 if case.identity.case not in self._job.done:
                     self._one(case)
-        except DeviceLostError:
-            os._exit(LOST)
+        except SpoiledError as error:
+            os._exit(SPOILED[str(error)])
         self._job.say("end")
         return True
 
@@ -86,6 +86,8 @@ class TunerLoop:
         try:
             with self._limit.of_one() if self._limit else nullcontext():
                 found = self._looked_at(case)
+        except SpoiledError:
+            raise
         except Exception as error:  # noqa: BLE001 - the other cases have tactics too
             contest.verify_alive(device, error)
             found = {"outcome": "failed", "why": in_one_line(error)}

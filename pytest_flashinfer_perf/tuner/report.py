@@ -11,6 +11,7 @@ from pytest_flashinfer_perf.tuner.judge import best_s, grouped, outside
 from pytest_flashinfer_perf.tuner.race import MOST_ROUNDS
 
 MOST_TRANSFERS, MOST_NAMES = 5, 4
+MORE_ROUNDS, TOO_ALIKE = "more rounds would tell: raise --budget", "they differ too little to be told apart"
 UNSURE = 0.03  # a member of the best set that is seen this far behind wants more rounds
 HEADINGS = ("case", "tactics", "best set", "time", "default", "tuned, worst", "outside the best", "flips", "cache")
 
@@ -38,11 +39,8 @@ def of_case(case: CaseFound) -> Iterator[str]:
     yield f"  {'best':<17}{best_set(case)}, {duration(best_s(case))}"
     for one in case.tactics:
         if one.state == "best" and one.regret is not None and one.regret.seen > UNSURE:
-            is_short = len(one.seconds) < MOST_ROUNDS
-            advice = (
-                "more rounds would tell: raise --budget" if is_short else "they do not differ enough to be told apart"
-            )
-            yield f"  {'best, or not':<17}{one.tactic}: {one.regret.sentence}, {advice}"
+            why = MORE_ROUNDS if len(one.seconds) < MOST_ROUNDS else TOO_ALIKE
+            yield f"  {'best, or not':<17}{one.tactic}: {one.regret.sentence}, {why}"
     for way, name in grouped(case):
         yield f"  {way:<17}{name}: {cost(case, name)}"
     if case.tunes:
@@ -71,25 +69,22 @@ def summary(case: CaseFound) -> str:
 
 
 def markdown(report: Report) -> str:
+    findings = [(one.verdict, one.case, one.sentence) for one in report.findings]
     unfit = [
         (one.state, case.case, one.tactic, one.why) for case in report.cases for one in case.tactics if one.is_unfit
     ]
+    left_out = [(one.outcome, one.case, one.why) for one in report.left_out]
     transfers = [(one.best_of, one.used_in, one.flag, one.regret.sentence) for one in report.transfers[:MOST_TRANSFERS]]
     parts = (
         ("Tactics", HEADINGS, list(map(_row, report.cases))),
-        (
-            "Findings",
-            ("verdict", "case", "finding"),
-            [(one.verdict, one.case, one.sentence) for one in report.findings],
-        ),
+        ("Findings", ("verdict", "case", "finding"), findings),
         ("Wrong or failing", ("state", "case", "tactic", "reason"), unfit),
-        ("Left out", ("outcome", "case", "reason"), [(one.outcome, one.case, one.why) for one in report.left_out]),
+        ("Left out", ("outcome", "case", "reason"), left_out),
         ("Transfers", ("best of", "used in", "differs in", "cost"), transfers),
     )
-    tables = (
-        f"## {title}\n\n{chr(10).join(markdown_table(headings, rows))}\n" for title, headings, rows in parts if rows
+    return "\n".join(
+        "\n".join([f"## {title}", "", *markdown_table(heads, rows), ""]) for title, heads, rows in parts if rows
     )
-    return "\n".join(tables)
 
 
 def _row(case: CaseFound) -> Sequence[str]:

@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.session import case_endings
 from pytest_flashinfer_perf.tuner.found import TUNE, CaseFound, LeftOut
-from pytest_flashinfer_perf.tuner.loop import LOST, PLUGIN
+from pytest_flashinfer_perf.tuner.loop import PLUGIN, SPOILED
 from pytest_flashinfer_perf.tuner.search import TuneJob
 
 MOST_PROCESSES = 50
@@ -94,8 +94,9 @@ class Runs:
 
 
 def _ended(code: int, log: Path) -> str:
-    if code == LOST:
-        return "it left the GPU unusable"
+    for reason, of_it in SPOILED.items():
+        if code == of_it:
+            return reason
     is_timeout = case_endings.TIMED_OUT in log.read_text(encoding="utf-8", errors="replace")
     return "it did not end within --perf-timeout" if is_timeout else f"it ended its process with code {code}"
 

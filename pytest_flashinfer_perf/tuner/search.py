@@ -114,7 +114,11 @@ def _tactics(
             QuestionFound(one.op, tuple(sorted({choice.runner for choice in one.choices})), one.broken, one.rounded)
             for one in questions
         ),
-        "replayed": {way: _replayed(held, call.target, ways[way], files.get(way)) for way in (DEFAULT, *files)},
+        "replayed": {
+            way: _replayed(held, call.target, ways[way], files.get(way))
+            for way in (DEFAULT, *files)
+            if race.lanes[ways[way].name].laps
+        },
         "written": _written(race, call.target, questions, ways, job.write),
     }
     return _found(case, held, race, sentence, {way: tactic.name for way, tactic in ways.items()}, **more)

@@ -52,7 +52,8 @@ def main(arguments: Sequence[str]) -> int:
         start = time.monotonic()
         cases, left_out = runs.cases()
         took_s = time.monotonic() - start
-    judged = tuple(judge.transfers(cases)), (*judge.findings(cases, limits), *judge.grown(cases, before, limits))
+    since = judge.grown(cases, left_out, before, limits)
+    judged = tuple(judge.transfers(cases)), (*judge.findings(cases, limits), *since)
     what = runs.versions, tuple(cases), tuple(left_out)
     made = Report(found.FORMAT, args.tuner, round(took_s, 1), *what, *judged)
     _write(made, args, folder)
@@ -74,11 +75,11 @@ def parser() -> argparse.ArgumentParser:
         "Time every tactic that FlashInfer's tuner could choose for these cases, and show what its choices "
         "cost: its default, what fresh processes tune, and what a cache file says. Exits with 0, with 1 if a choice is "
         "wrong or breaks a limit of [thresholds] (max_regret, max_flips) or a default became worse than in --base, "
-        "with 2 if a case failed or no case has tactics.",
+        "with 2 if a case failed, a limit could not be judged, or no case has tactics.",
         EXAMPLE,
         usage="[OPTIONS] -- PYTEST_ARGS",
     )
-    race = "For the race of one case; the first round is finished for what is in use. Default: %(default)g."
+    race = "For the race of one case; what is in use has two rounds in any case. Default: %(default)g."
     made.add_argument("--budget", type=SECONDS, default=30.0, metavar="SECONDS", help=race)
     fresh = "Fresh processes that tune. Default: %(default)s."
     made.add_argument("--tunes", type=whole(0), default=5, metavar="N", help=fresh)

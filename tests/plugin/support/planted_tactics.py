@@ -35,12 +35,12 @@ FILE = f"""{CLOCK}
     MS = dict(zip(range(-1, 9), (6.0, 2.0, 2.0, 4.0, 6.0, 16.0, 8.0, 1.0, 1.0, 3.0)))
     POWERS = DynamicTensorSpec((0, 1), (0, 0), lambda most: (1, 2, most), lambda m: 1 << (m - 1).bit_length())
     ROUNDED = TuningConfig(dynamic_tensor_specs=(POWERS,))
-    HANGS = int(os.environ.get("HANGS", 99))
+    HANGS, SPOILS = (int(os.environ.get(name, 99)) for name in ("HANGS", "SPOILS"))
     PICKS = os.environ.get("PICKS", "0").split(",")
 
     class CublasFp8GemmRunner(TunableRunner):
-        def __init__(self, product, out, m):
-            self.product_cache, self.out_cache, self.m = product, out, m
+        def __init__(self, product, out, given, m):
+            self.product_cache, self.out_cache, self.given_cache, self.m = product, out, given, m
 
         def get_cache_key_extras(self, inputs):
             return (inputs[0].shape[0],)
@@ -56,6 +56,8 @@ FILE = f"""{CLOCK}
             if tactic == HANGS:
                 threading.Event().wait()
             self.product_cache()
+            if tactic == SPOILS:
+                self.given_cache.view(torch.uint8).bitwise_xor_(1)
             if tactic == 6:
                 self.out_cache.zero_()
             clock.works(0.5 if tactic == 5 and self.m == 3 else MS[tactic])  # fast for one kind of inputs only
@@ -75,7 +77,7 @@ FILE = f"""{CLOCK}
         plain, always = bmm_fp8.backends["torch"].build(p, x, how).launch, [torch.zeros(p.m, 8), None]
 
         def launch(x):
-            runner = CublasFp8GemmRunner(lambda: plain(x), bmm_fp8.outputs(x)[0], p.m)
+            runner = CublasFp8GemmRunner(lambda: plain(x), bmm_fp8.outputs(x)[0], x.a, p.m)
             asked = dict(custom_op="a_product", runners=[runner], tuning_config=ROUNDED, inputs=always)  # as some are
             runner, tactic = AutoTuner.get().choose_one(**asked)
             return runner(inputs=always, tactic=tactic)

@@ -105,14 +105,14 @@ def test_exit_codes_follow_the_limits(planted):
     for one in planted:
         found = list(judge.findings([one], LIMITS))
         assert judge.exit_code([one], [], found) == judge.FOUND
-        assert judge.exit_code([one], [], judge.findings([one], Thresholds())) == judge.FINE
+        assert judge.exit_code([one], [], list(judge.findings([one], Thresholds()))) == judge.FINE
 
 
 def test_a_tuner_that_takes_the_best_breaks_no_limit():
     codes = []
     for seed in range(SEEDS):
         one = case(seed, [BEST, "1", BEST], default="1")
-        codes.append(judge.exit_code([one], [], judge.findings([one], LIMITS)))
+        codes.append(judge.exit_code([one], [], list(judge.findings([one], LIMITS))))
     assert codes.count(judge.FINE) >= 95
 
 
@@ -125,7 +125,7 @@ def test_a_member_of_the_best_set_that_may_be_far_behind_wants_more_rounds():
     assert shown.count("best, or not") == 1
     tactics = tuple(replace(one, seconds=(1e-5,) * MOST_ROUNDS) for one in tactics)
     shown = "\n".join(report.of_case(case(1, [], tactics=tactics, best=tuple(members), ways={"default": "a"})))
-    assert "best, or not     b: +5.0 % (0.0 to 8.7), they do not differ enough to be told apart" in shown
+    assert "best, or not     b: +5.0 % (0.0 to 8.7), they differ too little to be told apart" in shown
     assert "--budget" not in shown
 
 
@@ -144,14 +144,14 @@ def test_a_choice_that_cannot_be_used_fails_without_any_limit(pick):
 
 
 def grown(now, then, limits=LIMITS):
-    return [found.verdict for found in judge.grown([now], [then], limits)]
+    return [found.verdict for found in judge.grown([now], [], [then], limits)]
 
 
 def test_a_default_that_got_worse_is_slower_though_the_best_is_as_fast(planted):
     """By 5.6 %, in other processes."""
     worse = [case(seed + 500, [BEST], {**COST_US, SLOW: 132.0}) for seed in range(SEEDS)]
     assert sum(grown(now, then) == ["SLOWER"] for now, then in zip(worse, planted, strict=True)) >= 95
-    [found] = judge.grown(worse[:1], planted[:1], LIMITS)
+    [found] = judge.grown(worse[:1], [], planted[:1], LIMITS)
     assert found.sentence.endswith("though the best is as fast")
 
 
@@ -189,17 +189,17 @@ def test_a_growth_counts_only_surely_beyond_the_threshold_of_the_gate(then, now,
 def test_what_vanished_is_named():
     before = case(0, [BEST])
     now = replace(before, tactics=before.tactics[:-1], questions=(QuestionFound("op", ()),))
-    sentences = [f.sentence for f in judge.grown([now], [before], LIMITS)]
+    sentences = [f.sentence for f in judge.grown([now], [], [before], LIMITS)]
     gone = before.tactics[-1].tactic
     assert sentences == ["vanished since: 1 runner, Runner", f"vanished since: 1 tactic, {gone}"]
     both = [replace(before.tactics[0], tactic=f"up: A {up}; down: B {down}") for up in (0, 1) for down in (0, 1)]
     now, before = replace(before, tactics=tuple(both[1:3])), replace(before, tactics=tuple(both))
-    assert not list(judge.grown([now], [before], LIMITS)), "every answer is there, combined otherwise"
+    assert not list(judge.grown([now], [], [before], LIMITS)), "every answer is there, combined otherwise"
 
 
 def test_a_report_of_another_gpu_is_not_compared():
     before, now = case(0, [BEST]), replace(case(0, [BEST], {**COST_US, SLOW: 160.0}), device="B200")
-    [found] = judge.grown([now], [before], LIMITS)
+    [found] = judge.grown([now], [], [before], LIMITS)
     assert found.line == f"NOTE {now.case}: not compared: --base was measured elsewhere or in another way"
 
 
@@ -216,6 +216,33 @@ def test_failed_cases_are_incomplete_and_none_is_too():
     assert judge.exit_code([case(0, [])], [LeftOut("a", "failed", "x")], []) == judge.INCOMPLETE
     assert judge.exit_code([], [LeftOut("a", "skipped", "x")], []) == judge.INCOMPLETE
     assert judge.exit_code([case(0, [])], [LeftOut("a", "skipped", "x")], []) == judge.FINE
+
+
+def unjudged(*cases, limits=LIMITS, before=(), left_out=()):
+    found = [*judge.findings(cases, limits), *judge.grown(cases, left_out, before, limits)]
+    assert judge.exit_code(cases, [], found) == judge.INCOMPLETE
+    return [one.sentence for one in found if one.verdict == "UNJUDGED"]
+
+
+def test_what_is_asked_for_and_not_known_is_incomplete():
+    fine = case(0, [BEST], default="1")
+    tactics = tuple(replace(one, state="untimed") if one.tactic == SLOWEST else one for one in fine.tactics)
+    assert unjudged(replace(fine, tactics=tactics)) == ["1 tactic of 8 had no turn: raise --budget"]
+    tactics = tuple(replace(one, regret=None) if one.tactic == BEST else one for one in fine.tactics)
+    assert unjudged(replace(fine, tactics=tactics)) == ["max_regret = 5%: what 0 costs is not known"]
+    assert unjudged(case(0, [], default="1")) == ["max_flips = 0: no fresh process tuned it: raise --tunes"]
+    alone = replace(fine, tactics=fine.tactics[:1], questions=(QuestionFound("mm", ("R",), ("R: TypeError",)),))
+    assert unjudged(alone, limits=Thresholds()) == ["mm: lists no tactics, R: TypeError"]
+    assert unjudged(fine, before=[case(0, [], name="mine/other")]) == ["it has none of these cases"]
+    gone = LeftOut("mine/gone", "skipped", "it asks nothing")
+    [sentence] = unjudged(fine, before=[fine, case(0, [], name="mine/gone")], left_out=[gone])
+    assert sentence == "it was raced in --base, and is left out here: it asks nothing"
+
+
+def test_limits_of_another_name_are_noted():
+    misspelled = Thresholds((("bmn*", {"max_regret": 0.05}), ("other*", {"slower": 0.01})))
+    [found] = judge.findings([case(0, [BEST], default="1")], misspelled)
+    assert found.line == "NOTE bmn*: [thresholds] has limits for it, and it fits no case that was raced"
 
 
 def test_the_pages_have_each_case_and_each_finding(planted):
@@ -511,22 +538,23 @@ def test_tactics_without_a_check_or_a_time_are_refused(file, refcheck):
     assert not file.path.joinpath("said.jsonl").exists()
 
 
-def test_a_tactic_that_hangs_costs_no_more_than_itself(file):
+def test_tactics_that_hang_or_change_an_input_cost_no_more_than_themselves(file):
     words = [sys.executable, "-m", "pytest_flashinfer_perf", "tune-report", "--tunes", "1", "--budget", "2"]
     beside = ["--output", "out", "--json", "r.json", "--markdown", "r.md", "--html", "r.html", "--", "-k", "m8"]
     options = ["--perf-backends=auto", "--perf-device=cpu", "--perf-timeout=8", "-p", "no:cacheprovider"]
-    environ = {**os.environ, "HANGS": "3", "PICKS": "4"}
+    environ = {**os.environ, "HANGS": "3", "SPOILS": "2", "PICKS": "4"}
     file.path.joinpath("flashinfer-perf.toml").write_text('[thresholds]\n"bmm*" = { max_regret = "40%" }\n')
     done = subprocess.run(
         [*words, *beside, *options], capture_output=True, text=True, check=False, cwd=file.path, env=environ
     )
     assert done.returncode == judge.FOUND, done.stdout + done.stderr
     assert f"fails            {name(3)}: it did not end within --perf-timeout" in done.stdout
+    assert f"fails            {name(2)}: it changed an input of the call" in done.stdout
     assert f"FAIL {M8}: max_regret = 40%: tuned, 1 of 1 takes {name(4)}, +" in done.stdout
     made = found.read(file.path / "r.json", "--base")
     assert made.versions["flashinfer"]
     assert made.versions["gpu_uuid"] is None
-    assert made.cases[0].case == M8
+    assert (made.cases[0].case, set(made.cases[0].best)) == (M8, {name(0), name(1)})
     assert "| FAIL |" in file.path.joinpath("r.md").read_text()
     assert f"<h2>{M8}</h2>" in file.path.joinpath("r.html").read_text()
 
