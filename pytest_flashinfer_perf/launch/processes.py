@@ -11,11 +11,13 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -100,10 +102,24 @@ def started(where: Environment, arguments: Sequence[str] = (), log: Path | None 
             stack.callback(os.close, *terminal)
             environ[TERMINAL] = str(*terminal)
         words = [*where.command, *arguments]
+        stack.enter_context(_ended_by_sigterm())
         done = subprocess.run(  # noqa: S603
             words, stdout=output, stderr=output, cwd=where.folder, env=environ, pass_fds=terminal, check=False
         )
     return done.returncode
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends a child that is waited for as well: else it went on, on the GPU that the next run is to have."""
+    if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def logged(words: Sequence[str], log: Path, folder: Path | None = None) -> None:
