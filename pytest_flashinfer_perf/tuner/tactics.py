@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
 from pytest_flashinfer_perf.machine import capability, patches
 from pytest_flashinfer_perf.machine.patches import Function
 from pytest_flashinfer_perf.measurement import autotune
 from pytest_flashinfer_perf.measurement.autotune import Choice
+from pytest_flashinfer_perf.tuner import buckets
 from pytest_flashinfer_perf.tuner.found import TUNERS
 
 V1, V2 = TUNERS
@@ -70,7 +71,7 @@ class TunerQuestion:
 
 def questions(call: Callable[[], object]) -> tuple[TunerQuestion, ...]:
     """What the call asks the tuner when nothing is tuned. An operation that asks again is listed once."""
-    _tuner().clear_cache()
+    buckets.tuner().clear_cache()
     seen: dict[str, TunerQuestion] = {}
 
     def wrapped(ask: Function) -> Function:
@@ -78,7 +79,7 @@ def questions(call: Callable[[], object]) -> tuple[TunerQuestion, ...]:
             runner, tactic = ask(custom_op, runners, tuning_config, inputs, **kwargs)
             with patches.tuner_wrapped("choose_one", lambda _: ask):  # a runner may ask for its parts to list: no call
                 listed, broken = _listed(runners, inputs)
-            rounded = tuple(_rounded(_specs(tuning_config, inputs), runners, inputs))
+            rounded = tuple(buckets.rounded(buckets.specs(tuning_config, inputs), runners, inputs))
             answer = Choice(_name(runner, runners), tactic)
             seen.setdefault(custom_op, TunerQuestion(custom_op, answer, listed, broken, rounded))
             return runner, tactic
@@ -97,10 +98,6 @@ def _run(call: Callable[[], object], seen: Mapping[str, object]) -> None:
     except Exception:
         if not seen:
             raise
-
-
-def _tuner() -> Any:
-    return importlib.import_module("flashinfer.autotuner").AutoTuner.get()
 
 
 def _name(runner: Any, runners: Sequence[Any]) -> str:
@@ -129,63 +126,8 @@ def _listed(runners: Sequence[Any], inputs: Sequence[Any]) -> tuple[tuple[Choice
 
 def _profile(inputs: Sequence[Any]) -> Any:
     library = importlib.import_module("flashinfer.autotuner")
-    shapes = [[library.StaticDim(size) for size in shape] for shape in _shapes(inputs)]
+    shapes = [[library.StaticDim(size) for size in shape] for shape in buckets.shapes(inputs)]
     return library.OptimizationProfile(shapes, [None] * len(shapes))
-
-
-class Spec(NamedTuple):
-    """A dimension that the tuner rounds, of one or several inputs; `bucket` says what a size is tuned as."""
-
-    inputs: Sequence[int]
-    dimensions: Sequence[int]
-    bucket: Callable[[int], int]
-
-    def size(self, shapes: Sequence[Any]) -> int:
-        return int(shapes[self.inputs[0]][self.dimensions[0]])
-
-
-def _specs(tuning_config: Any, inputs: Sequence[Any]) -> list[Spec]:
-    """Those of inputs that are there, as some are optional."""
-    bucket, specs = _tuner().get_effective_map_to_tuning_buckets, tuning_config.dynamic_tensor_specs
-    made = (Spec(one.input_idx, one.dim_idx, bucket(tuning_config, nth)) for nth, one in enumerate(specs))
-    return [spec for spec in made if inputs[spec.inputs[0]] is not None]
-
-
-def _buckets(specs: Sequence[Spec], shapes: Sequence[Any]) -> list[int]:
-    return [spec.bucket(spec.size(shapes)) for spec in specs]
-
-
-def _shapes(inputs: Sequence[Any]) -> list[Any]:
-    """As the tuner has them in profiles: what is no tensor has one dimension of 0."""
-    return [getattr(tensor, "shape", (0,)) for tensor in inputs]
-
-
-def _rounded(specs: Sequence[Spec], runners: Sequence[Any], inputs: Sequence[Any]) -> Iterator[str]:
-    """Sizes that the tuner takes for others, and whether what was tuned for that bucket serves them."""
-    for spec in specs:
-        size = spec.size(_shapes(inputs))
-        bucket = spec.bucket(size)
-        if bucket != size:
-            where = f"input {spec.inputs[0]} dimension {spec.dimensions[0]}"
-            yield f"{where}: {size} is tuned as {bucket}"
-            for runner in runners:
-                if _is_kept_by_size(runner, inputs, spec, bucket):
-                    name = type(runner).__name__
-                    yield f"{where}: {name} keeps entries by size, so that one of {bucket} does not serve {size}"
-
-
-def _is_kept_by_size(runner: Any, inputs: Sequence[Any], spec: Spec, bucket: int) -> bool:
-    """Whether a runner's own part of an entry's key would be another one at the bucket's size.
-
-    FlashInfer wants it to be the same. It is not for cuBLASLt's BF16 runner: see evidence/tuner-h200-0.7.2.md.
-    """
-    resized = list(inputs)
-    for nth, dim in zip(spec.inputs, spec.dimensions, strict=True):
-        if inputs[nth] is not None:
-            shape = list(inputs[nth].shape)
-            shape[dim] = bucket
-            resized[nth] = inputs[nth].new_empty(shape)
-    return bool(runner.get_cache_key_extras(inputs) != runner.get_cache_key_extras(resized))
 
 
 def using(tactic: Tactic) -> AbstractContextManager[None]:
@@ -214,7 +156,7 @@ def chosen(call: Callable[[], object], *, cache: str | None = None) -> Chosen:
 
 def tuned(call: Callable[[], object], tuner: str, cache: str) -> Chosen:
     """What the tuner answers after it has tuned the call's own sizes afresh; `autotune` writes the cache file."""
-    _tuner().clear_cache()
+    buckets.tuner().clear_cache()
     v1: Any = importlib.import_module("flashinfer.autotuner").autotune
     tunes = v1(True, cache=cache) if tuner == V1 else autotune_v2()(mode="tune", persistent_cache=False)
     with tunes, _offering(lambda _op, _name, listed: listed):
@@ -268,7 +210,7 @@ def product(base: Tactic, among: dict[str, Sequence[Choice]]) -> list[Tactic]:
 def write(call: Callable[[], object], best: Tactic, cache: str) -> None:
     """Add the tactic to a cache file, as FlashInfer writes it: its tuner runs, and is offered no other tactic."""
     wanted = dict(best.answers)
-    _tuner().clear_cache()
+    buckets.tuner().clear_cache()
     with (
         importlib.import_module("flashinfer.autotuner").autotune(True, cache=cache),
         _offering(lambda op, name, _: [wanted[op].tactic] if name == wanted[op].runner else []),
@@ -287,13 +229,13 @@ def _offering(offer: Offer) -> AbstractContextManager[None]:
 
     def wrapped(ask: Function) -> Function:
         def choose_one(custom_op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> Any:
-            specs = _specs(tuning_config, inputs)
-            here = _buckets(specs, _shapes(inputs))
+            specs = buckets.specs(tuning_config, inputs)
+            here = buckets.of(specs, buckets.shapes(inputs))
 
             def limited(lists: Function) -> Function:
                 def get_valid_tactics(runner: Any, inputs: Any, profile: Any) -> list[Any]:
                     """The last profile has the call's own size, and is kept as the bucket this one is rounded to."""
-                    is_here = _buckets(specs, profile.get_opt_shapes()) == here
+                    is_here = buckets.of(specs, profile.get_opt_shapes()) == here
                     return offer(custom_op, _name(runner, runners), lists(runner, inputs, profile)) if is_here else []
 
                 return get_valid_tactics
