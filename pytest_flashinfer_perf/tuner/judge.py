@@ -154,6 +154,12 @@ def _vanished(case: CaseFound, old: CaseFound) -> Iterator[TunerFinding]:
             more = f" and {len(gone) - 3} more" * (len(gone) > 3)
             sentence = f"vanished since: {counted(len(gone), what)}, {', '.join(gone[:3])}{more}"
             yield TunerFinding("NOTE", case.case, sentence)
+    for now in filter(None, map(case.tactic, old.best)):
+        if now.is_unfit:
+            sentence = (
+                f"{now.tactic} was among the best, and now {'fails' if now.state == 'fails' else 'is wrong'}: {now.why}"
+            )
+            yield TunerFinding("NOTE", case.case, sentence)
 
 
 def _runners(case: CaseFound) -> set[str]:

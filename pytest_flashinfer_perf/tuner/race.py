@@ -97,7 +97,7 @@ class Race:
             except UnfitError as error:
                 fit += self._back_again() if lane.laps else []
                 lane.state, lane.why, lane.laps = error.kind, str(error), {}
-        return fit
+        return list(dict.fromkeys(fit))
 
     def _back_again(self) -> list[str]:
         """Those that left as slower than one that is out of the race itself now."""

@@ -175,13 +175,9 @@ def _replayed(held: Contest, call: Target, tactic: Tactic, cache: str | None) ->
     graph = held.kernels(graphs.capture((call,))[0]) if held.bench.cuda_graph else None
     with tactics.using(tactic):
         timed = held.kernels(call) or ()
-    in_eager, in_graph = (None if seen is None else difference(seen, timed) for seen in (eager, graph))
-    return Replayed(
-        answer=answer.name == tactic.name,
-        eager=None if in_eager is None else not in_eager,
-        graph=None if in_graph is None else not in_graph,
-        difference=in_eager or in_graph or "",
-    )
+    differences = [None if seen is None else difference(seen, timed) for seen in (eager, graph)]
+    in_eager, in_graph = (None if one is None else not one for one in differences)
+    return Replayed(answer.name == tactic.name, in_eager, in_graph, next(filter(None, differences), ""))
 
 
 def difference(seen: Sequence[str], timed: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """Sets, regret and flips of eight tactics of known cost, over 100 seeds of a simulated stopwatch."""
 
+import collections
 import itertools
 import math
 import random
@@ -92,6 +93,29 @@ def test_what_left_comes_back_when_what_was_faster_turns_out_wrong():
     field = race.run(ALL, lambda: True)
     assert set(field.best) == {BEST, ALSO_BEST}
     assert race.lanes[ONLY_UNIFORM].state == "wrong"
+
+
+def test_nothing_has_two_turns_in_a_round_when_what_left_comes_back():
+    """It left in the first stage, is asked for again in the second, and there what was faster turns out wrong."""
+    turns, later = collections.Counter(), []
+    costs = {"default": 300e-6, "left": 200e-6, "lies": 100e-6}
+
+    def lying():
+        for nth, timed in enumerate(rounds(random.Random(0), costs)):
+
+            def told(name, nth=nth, timed=timed):
+                turns[nth, name] += 1
+                return timed(WRONG if later and name == "lies" else name)
+
+            yield told
+
+    race = Race(("default",), lying())
+    race.run(["left", "lies"], lambda: True)
+    assert race.lanes["left"].state == "slower"
+    later.append(True)
+    race.run(["left", "lies"], lambda: True)
+    assert race.field.best == ("left",)
+    assert set(turns.values()) == {1}
 
 
 def test_what_is_fast_for_other_inputs_only_is_best_there_alone():

@@ -192,6 +192,9 @@ def test_what_vanished_is_named():
     sentences = [f.sentence for f in judge.grown([now], [], [before], LIMITS)]
     gone = before.tactics[-1].tactic
     assert sentences == ["vanished since: 1 runner, Runner", f"vanished since: 1 tactic, {gone}"]
+    broken = [replace(one, state="fails", why="no kernel") if one.tactic == BEST else one for one in before.tactics]
+    [lost] = judge.grown([replace(before, tactics=tuple(broken), best=("1",))], [], [before], LIMITS)
+    assert lost.line == f"NOTE {before.case}: {BEST} was among the best, and now fails: no kernel"
     both = [replace(before.tactics[0], tactic=f"up: A {up}; down: B {down}") for up in (0, 1) for down in (0, 1)]
     now, before = replace(before, tactics=tuple(both[1:3])), replace(before, tactics=tuple(both))
     assert not list(judge.grown([now], [], [before], LIMITS)), "every answer is there, combined otherwise"
