@@ -29,8 +29,6 @@ from pytest_flashinfer_perf.measurement.verification import NOT_KEPT, CheckResul
 from pytest_flashinfer_perf.tuner.race import Lap, Timed, UnfitError
 
 FILL = re.compile(r"(?i)memset\d*$")  # MEMSET by CUPTI's kind of activity, memset32 by the kernel's name
-
-
 NO_GPU, OTHER_INPUTS = "it left the GPU unusable", "it changed an input of the call"
 
 

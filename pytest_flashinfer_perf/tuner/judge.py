@@ -68,7 +68,7 @@ def _of_way(case: CaseFound, way: str, name: str, most: float | None) -> Iterato
         yield TunerFinding("FAIL", case.case, f"{way} takes {name}, which is {seen.state}: {seen.why}")
     elif most is not None and seen.regret is None:
         yield TunerFinding("UNJUDGED", case.case, f"max_regret = {100 * most:g}%: what {name} costs is not known")
-    elif most is not None and seen.regret is not None and seen.regret.high > most:
+    elif most is not None and seen.regret and seen.regret.high > most:
         sentence = f"max_regret = {100 * most:g}%: {way} takes {name}, {seen.regret.sentence}"
         why_not = _why_not_sure(seen, most)
         yield TunerFinding("NOTE" if why_not else "FAIL", case.case, f"{sentence}{why_not}")
@@ -131,6 +131,7 @@ def grown(
             continue
         yield from _worse(case, old, limits.named(case.glob_names).in_log(best_s(old)))
         yield from _vanished(case, old)
+        yield from _lost(case, old)
 
 
 def _worse(case: CaseFound, old: CaseFound, threshold: float) -> Iterator[TunerFinding]:
@@ -154,12 +155,14 @@ def _vanished(case: CaseFound, old: CaseFound) -> Iterator[TunerFinding]:
             more = f" and {len(gone) - 3} more" * (len(gone) > 3)
             sentence = f"vanished since: {counted(len(gone), what)}, {', '.join(gone[:3])}{more}"
             yield TunerFinding("NOTE", case.case, sentence)
+
+
+def _lost(case: CaseFound, old: CaseFound) -> Iterator[TunerFinding]:
+    """Those of the best that cannot be chosen any more."""
     for now in filter(None, map(case.tactic, old.best)):
         if now.is_unfit:
-            sentence = (
-                f"{now.tactic} was among the best, and now {'fails' if now.state == 'fails' else 'is wrong'}: {now.why}"
-            )
-            yield TunerFinding("NOTE", case.case, sentence)
+            what = "fails" if now.state == "fails" else "is wrong"
+            yield TunerFinding("NOTE", case.case, f"{now.tactic} was among the best, and now {what}: {now.why}")
 
 
 def _runners(case: CaseFound) -> set[str]:
