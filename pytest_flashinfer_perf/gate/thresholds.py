@@ -131,10 +131,13 @@ class TrafficThresholds(Globs):
 
 
 def glob_names(row: Row) -> tuple[str, ...]:
-    """The names by which a glob of the settings file can select the row."""
-    test = row.name.removeprefix("test_").replace("[", "/", 1).removesuffix("]")
-    family = row.identity.family
-    return (row.case, *((f"{family}/{row.case}", f"{family}/{test}") if family else ()), row.fullname)
+    return names(row.case, row.identity.family, row.name, row.fullname)
+
+
+def names(case: str, family: str | None, test: str, test_id: str) -> tuple[str, ...]:
+    """The names by which a glob of the settings file can select a case, of a test with this name and id."""
+    short = test.removeprefix("test_").replace("[", "/", 1).removesuffix("]")
+    return (case, *((f"{family}/{case}", f"{family}/{short}") if family else ()), test_id)
 
 
 def _fits(glob: str, names: Sequence[str]) -> bool:

@@ -31,6 +31,8 @@ def _is_empty(value: object) -> bool:
 
 def read(config: pytest.Config) -> Settings:
     _refuse_empty(config)
+    if config.getoption("perf_tactics") is not None and config.getoption("perf_refcheck") != "on":
+        raise pytest.UsageError("--perf-tactics checks every tactic and times it: leave out --perf-refcheck")
     measuring = ("instrument", "cuda_graph", "cold_l2", "iters", "warmup", "peaks")
     checking = ("refcheck", "allow_output_mismatch")
     project = _project(config)

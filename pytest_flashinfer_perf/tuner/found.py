@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import read_json
+from pytest_flashinfer_perf.gate import thresholds
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.tuner.sets import Regret
 
@@ -86,11 +87,11 @@ class CaseFound:
     replayed: Annotated[Mapping[str, Replayed], "by way"] = dataclasses.field(default_factory=dict)
     written: Annotated[bool | None, "whether the cache file that was written leads to one of the best"] = None
     took_s: Annotated[float, "seconds for the whole case"] = 0.0
+    test: Annotated[str, "the id of its test"] = ""
 
     @property
-    def glob_names(self) -> tuple[str, str]:
-        """The names by which a glob of the settings file can select it."""
-        return self.case, f"{self.family}/{self.case}"
+    def glob_names(self) -> tuple[str, ...]:
+        return thresholds.names(self.case, self.family, self.test.rpartition("::")[2], self.test)
 
     def tactic(self, name: str) -> TacticFound | None:
         return next((one for one in self.tactics if one.tactic == name), None)

@@ -132,6 +132,7 @@ def grown(
         yield from _worse(case, old, limits.named(case.glob_names).in_log(best_s(old)))
         yield from _vanished(case, old)
         yield from _lost(case, old)
+        yield from _no_longer_rounded(case, old)
 
 
 def _worse(case: CaseFound, old: CaseFound, threshold: float) -> Iterator[TunerFinding]:
@@ -163,6 +164,14 @@ def _lost(case: CaseFound, old: CaseFound) -> Iterator[TunerFinding]:
         if now.is_unfit:
             what = "fails" if now.state == "fails" else "is wrong"
             yield TunerFinding("NOTE", case.case, f"{now.tactic} was among the best, and now {what}: {now.why}")
+
+
+def _no_longer_rounded(case: CaseFound, old: CaseFound) -> Iterator[TunerFinding]:
+    """Of sizes between the tuner's buckets; what is so now is told of the case itself."""
+    gone = {one.op: set(one.rounded) for one in old.questions}
+    for question in case.questions:
+        for sentence in sorted(gone.get(question.op, set()).difference(question.rounded)):
+            yield TunerFinding("NOTE", case.case, f"no longer as in --base, {question.op}: {sentence}")
 
 
 def _runners(case: CaseFound) -> set[str]:

@@ -51,17 +51,18 @@ class TunerLoop:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed:  # pytest itself reports collection errors
             return None
-        cases = list({_untuned(case): case for item in session.items if (case := case_of(item)) is not None}.values())
+        found = ((item.nodeid, case) for item in session.items if (case := case_of(item)) is not None)
+        cases = {_untuned(case): (test, case) for test, case in found}.values()
         if not cases:
             raise pytest.UsageError("no tuner to look at: these arguments select no test with a case")
         self._verify()
         known = {**provenance.versions(), "gpu_uuid": self._config.stash[DEVICE].uuid}
         versions = {name: v and str(v) for name, v in known.items()}
-        self._job.say("begins", versions=versions, cases=[case.identity.case for case in cases])
+        self._job.say("begins", versions=versions, cases=[case.identity.case for _, case in cases])
         try:
-            for case in cases:
+            for test, case in cases:
                 if case.identity.case not in self._job.done:
-                    self._one(case)
+                    self._one(test, case)
         except SpoiledError as error:
             os._exit(SPOILED[str(error)])
         self._job.say("end")
@@ -79,13 +80,13 @@ class TunerLoop:
         except FlashinferPerfError as error:
             raise pytest.UsageError(str(error)) from error
 
-    def _one(self, case: Case) -> None:
+    def _one(self, test: str, case: Case) -> None:
         """A case ends with a line, whatever happens to it; a part of it that takes too long ends the process."""
         job, name, device = self._job, case.identity.case, self._config.stash[DEVICE]
         job.say("starts", case=name)
         try:
             with self._limit.of_one() if self._limit else nullcontext():
-                found = self._looked_at(case)
+                found = self._looked_at(test, case)
         except SpoiledError:
             raise
         except Exception as error:  # noqa: BLE001 - the other cases have tactics too
@@ -94,7 +95,7 @@ class TunerLoop:
         device.give_back_memory()
         job.say("case", case=name, **found)
 
-    def _looked_at(self, case: Case) -> dict[str, Any]:
+    def _looked_at(self, test: str, case: Case) -> dict[str, Any]:
         settings, device = self._config.stash[SETTINGS], self._config.stash[DEVICE]
         if reason := one_case.obstacle(case, device, settings.max_memory):
             return {"outcome": "skipped", "why": reason}
@@ -106,7 +107,9 @@ class TunerLoop:
             target = one_case.prepared(case, settings.measuring, unchecked, device, tuned=False).target
             return {"picked": asdict(tactics.tuned(target, self._job.tune, str(self._job.cache)))}
         found = search.look_at(case, settings, device, self._job)
-        return {"outcome": "skipped", "why": NOTHING_TO_CHOOSE} if found is None else {"found": asdict(found)}
+        if found is None:
+            return {"outcome": "skipped", "why": NOTHING_TO_CHOOSE}
+        return {"found": asdict(replace(found, test=test))}
 
 
 def _untuned(case: Case) -> tuple[Any, ...]:

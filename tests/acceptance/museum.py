@@ -1,7 +1,8 @@
 """Known changes of real releases, found by default options: python tests/acceptance/museum.py FOLDER
 
 museum.toml declares the exhibits: a change that is known, the releases before and after it, cases that show it. Each is
-taken through `ab`, and through `bisect --releases` where it says what to find. Controls are pairs of releases without a
+taken through `ab`, through `bisect --releases` where it says what to find, and one of the tuner's choices through
+`tune-report` alone. Controls are pairs of releases without a
 known change: whatever is SLOWER or FASTER there by the same kernels is invented. Each release has a folder of its own;
 all are installed and their modules compiled first, side by side. Interrupted, the same command goes on.
 FOLDER/museum.md is the record, evidence/museum-h200.md if it is one of an H200; its second paragraph is README's line.
@@ -37,8 +38,9 @@ from pytest_flashinfer_perf.gate.verdict import Verdict
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.launch.processes import Environment
 from pytest_flashinfer_perf.rows import fields
-from pytest_flashinfer_perf.rows.formatting import last_lines
+from pytest_flashinfer_perf.rows.formatting import counted, last_lines
 from pytest_flashinfer_perf.rows.run_file import Run, RunError
+from pytest_flashinfer_perf.tuner.found import read as read_report
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -49,6 +51,8 @@ DATA = Path(__file__).with_suffix(".toml")
 OURS = Environment("museum", (sys.executable, "-m", "pytest_flashinfer_perf"))
 CALLS = "museum_calls.py"  # has no cases, whose modules could be compiled before they are called
 CHANGED = ("SLOWER", "FASTER")
+TUNER, TUNED = "tuner", "tune-report.json"
+REPORT = "import sys; from pytest_flashinfer_perf import cli; sys.exit(cli.main(['tune-report', *sys.argv[1:]]))"
 
 Answer = Literal["found", "missed", "stopped", "no case", "clean", "invented", "not yet"]
 
@@ -57,7 +61,8 @@ Answer = Literal["found", "missed", "stopped", "no case", "clean", "invented", "
 class Exhibit:
     """`ab` is to give one of the cases this verdict, in words or kernels that match `says`, and none of `never`.
 
-    `find` is what bisect searches for, and the later release is what it is to name. One without all is a control.
+    `find` is what bisect searches for, and the later release is what it is to name. A finding of the later release's
+    `tune-report` is to match `tuner_says`, with that of the earlier one as its base. One without all is a control.
     """
 
     name: str
@@ -69,10 +74,15 @@ class Exhibit:
     says: str = ""
     never: tuple[str, ...] = ()
     find: str = ""
+    tuner_says: str = ""
+
+    @property
+    def is_by_ab(self) -> bool:
+        return bool(self.verdict or self.says) or self.is_control
 
     @property
     def is_control(self) -> bool:
-        return not (self.verdict or self.says or self.find or self.without_case)
+        return not (self.verdict or self.says or self.find or self.tuner_says or self.without_case)
 
 
 @dataclass(frozen=True)
@@ -184,8 +194,9 @@ class Museum:
         if reasons := [self.broken[one] for one in exhibit.releases if one in self.broken]:
             return Shown(exhibit.name, "stopped", "; ".join(reasons))
         try:
-            parts = [self._by_ab(exhibit, there)] if exhibit.verdict or exhibit.says or not exhibit.find else []
+            parts = [self._by_ab(exhibit, there)] if exhibit.is_by_ab else []
             parts += [self._by_bisect(exhibit, there)] if exhibit.find else []
+            parts += [self._by_tuner(exhibit, there)] if exhibit.tuner_says else []
         except RunError as error:
             return Shown(exhibit.name, "stopped", str(error), time.monotonic() - begun)
         answer = next((one.answer for one in parts if one.answer == "missed"), parts[0].answer)
@@ -224,6 +235,24 @@ class Museum:
         right = [one for one in trails if one["verified"] and one["suspects"][-1] == exhibit.releases[1]]
         sentence = f"bisect names {', '.join(named)}{''.join(': ' + one['verified']['sentence'] for one in right[:1])}"
         return Shown(exhibit.name, "found" if right else "missed", sentence)
+
+    def _by_tuner(self, exhibit: Exhibit, there: Path) -> Shown:
+        base: list[str] = []
+        for release in exhibit.releases:
+            output, log = there / f"{TUNER}-{release}", there / f"{TUNER}-{release}.log"
+            if not (output / TUNED).exists():
+                shutil.rmtree(output, ignore_errors=True)
+                program = replace(self.there[release], command=self.there[release].program(REPORT) or ())
+                words = [f"--output={output}", *base, "--tunes=0", "--", *exhibit.cases, *self.arguments]
+                processes.started(program, words, log)
+            if not (output / TUNED).exists():
+                raise RunError(f"{release}: {last_lines(log.read_text(), 1)}")
+            base = [f"--base={output / TUNED}"]
+        report = read_report(output / TUNED, "tune-report")
+        said = [one for one in report.findings if re.search(exhibit.tuner_says, one.sentence)]
+        told = said[0].line if said else f"tune-report: none of {counted(len(report.findings), 'finding')} says it"
+        card = f"{report.cases[0].device}, torch {report.versions.get('torch')}" if report.cases else ""
+        return Shown(exhibit.name, "found" if said else "missed", told, judged=len(report.cases), card=card)
 
 
 def judged(exhibit: Exhibit, cases: Sequence[Mapping[str, Any]], runs: Mapping[str, Sequence[Run]]) -> Shown:
@@ -265,10 +294,11 @@ def _size(case: Mapping[str, Any]) -> str:
 
 
 def _seconds(there: Path) -> float:
-    """What `ab` and `bisect` took, also if in several goes."""
+    """What `ab`, `bisect` and `tune-report` took, also if in several goes."""
     session, steps = there / "ab" / "session.json", there / "bisect" / FINDINGS
     by_ab = read_json(session)["wall_s"] if session.exists() else 0.0
-    return float(by_ab + sum(step["seconds"] for step in (read_json(steps) if steps.exists() else ())))
+    by_tuner = sum(read_json(path)["seconds"] for path in there.glob(f"{TUNER}-*/{TUNED}"))
+    return float(by_ab + by_tuner + sum(step["seconds"] for step in (read_json(steps) if steps.exists() else ())))
 
 
 def table(exhibits: Sequence[Exhibit], done: Mapping[str, Shown]) -> Iterator[str]:

@@ -79,21 +79,6 @@ def test_top_k_of_alike_scores(perf: Perf) -> None:
     perf.time(above_one, scores, 2048, reference=lambda: scores.topk(2048).values - 1)
 
 
-@pytest.mark.parametrize(("rows", "tuned_for"), [(1000, 1024)])
-def test_bmm_between_buckets(perf: Perf, rows: int, tuned_for: int) -> None:
-    from flashinfer import autotune, bmm_fp8
-
-    b, scale = normal(16, 128, 512).to(torch.float8_e4m3fn).mT, torch.ones(1, device=DEVICE)
-
-    def product(a: Tensor, b: Tensor, out: Tensor) -> None:
-        bmm_fp8(a, b, scale, scale, torch.bfloat16, out, backend="cublas")
-
-    a, tuned = (normal(16, m, 512).to(torch.float8_e4m3fn) for m in (rows, tuned_for))
-    with autotune(True):
-        product(tuned, b, normal(16, tuned_for, 128))
-    perf.time(product, a, b, out=normal(16, rows, 128), reference=lambda: a.bfloat16() @ b.bfloat16())
-
-
 @pytest.mark.parametrize("tokens", [4096, 32_768])
 def test_append_mla(perf: Perf, tokens: int) -> None:
     from flashinfer.page import append_paged_mla_kv_cache

@@ -3,13 +3,17 @@
 import json
 import re
 import sys
+import textwrap
 from datetime import datetime, timezone
+from pathlib import Path
 
 import museum
+import planted_tactics
 import pytest
 from packaging.version import Version
 from releases import environment, wheel
 
+from pytest_flashinfer_perf.launch.processes import Environment
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.run_file import Run
 
@@ -123,6 +127,28 @@ def test_an_exhibit_may_be_a_wrong_answer_or_another_implementation(verdict, say
     seen = museum.judged(exhibit, [{"case": "a", "judged_in": None, **case}], runs)
     assert not exhibit.is_control
     assert (seen.answer, seen.sentence) == (answer, sentence)
+
+
+@pytest.mark.parametrize(
+    ("later", "answer", "sentence"),
+    [
+        ({"BY_TYPE": "1"}, "found", r"NOTE bmm_fp8/m3-n16-k32-auto: no longer as in --base, a_product: .*"),
+        ({}, "missed", r"tune-report: none of \d+ findings says it"),
+    ],
+)
+def test_an_exhibit_may_be_what_the_tuner_reports(later, answer, sentence, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("test_planted.py").write_text(textwrap.dedent(planted_tactics.FILE))
+    pytest_there = (sys.executable, "-m", "pytest")
+    there = {"1.0": Environment("1.0", pytest_there), "1.1": Environment("1.1", pytest_there, variables=later)}
+    visited = museum.Museum(tmp_path, "", None, ["--perf-device=cpu", "--perf-backends=auto"], there)
+    says = "no longer as in --base, .* does not serve 3"
+    exhibit = museum.Exhibit("kept", "by size", ("1.0", "1.1"), ("test_planted.py", "-k", "m3-n16"), tuner_says=says)
+    seen = visited.shown(exhibit)
+    assert (seen.answer, seen.judged, exhibit.is_control) == (answer, 1, False)
+    assert re.fullmatch(sentence, seen.sentence)
+    assert seen.seconds > 0
+    assert visited.shown(exhibit) == seen  # of the reports that are there
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ CLOCK = """
     instruments.time = clock = Clock()
 """
 # A product whose runner has eight tactics of known cost, and a tuner's stopwatch. Entries are kept by bucket and by
-# size, as cuBLASLt's BF16 runner keeps them.
+# size, as cuBLASLt's BF16 runner keeps them, or with BY_TYPE by type.
 FILE = f"""{CLOCK}
     import glob
     import os
@@ -43,7 +43,7 @@ FILE = f"""{CLOCK}
             self.product_cache, self.out_cache, self.given_cache, self.m = product, out, given, m
 
         def get_cache_key_extras(self, inputs):
-            return (inputs[0].shape[0],)
+            return (inputs[0].dtype if "BY_TYPE" in os.environ else inputs[0].shape[0],)
 
         def get_valid_tactics(self, inputs, profile):
             return [0, 1, 2, 3, 4, 5, 6, 7]

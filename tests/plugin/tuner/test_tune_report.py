@@ -195,6 +195,10 @@ def test_what_vanished_is_named():
     broken = [replace(one, state="fails", why="no kernel") if one.tactic == BEST else one for one in before.tactics]
     [lost] = judge.grown([replace(before, tactics=tuple(broken), best=("1",))], [], [before], LIMITS)
     assert lost.line == f"NOTE {before.case}: {BEST} was among the best, and now fails: no kernel"
+    between = QuestionFound("op", ("Runner",), rounded=("3 is tuned as 4", "one of 4 does not serve 3"))
+    mended = replace(before, questions=(replace(between, rounded=between.rounded[:1]),))
+    [served] = judge.grown([mended], [], [replace(before, questions=(between,))], LIMITS)
+    assert served.line == f"NOTE {before.case}: no longer as in --base, op: one of 4 does not serve 3"
     both = [replace(before.tactics[0], tactic=f"up: A {up}; down: B {down}") for up in (0, 1) for down in (0, 1)]
     now, before = replace(before, tactics=tuple(both[1:3])), replace(before, tactics=tuple(both))
     assert not list(judge.grown([now], [], [before], LIMITS)), "every answer is there, combined otherwise"
@@ -240,6 +244,13 @@ def test_what_is_asked_for_and_not_known_is_incomplete():
     gone = LeftOut("mine/gone", "skipped", "it asks nothing")
     [sentence] = unjudged(fine, before=[fine, case(0, [], name="mine/gone")], left_out=[gone])
     assert sentence == "it was raced in --base, and is left out here: it asks nothing"
+
+
+@pytest.mark.parametrize("glob", ["mine/m4*", "gemm/mine/m4*", "gemm/gemm/m4-auto", "tests/gemm/*"])
+def test_limits_select_a_case_by_its_name_or_its_test(glob):
+    slow = case(0, [BEST], test="tests/gemm/test_gemm.py::test_gemm[m4-auto]")
+    [found] = judge.findings([slow], Thresholds(((glob, {"max_regret": 0.05}),)))
+    assert (found.verdict, found.case) == ("FAIL", slow.case)
 
 
 def test_limits_of_another_name_are_noted():
@@ -380,7 +391,7 @@ def test_a_race(file):
     assert other.replayed["default"] == Replayed(answer=True)
     notes = [finding.line for finding in judge.findings([between, other], LIMITS) if "no runner lists" in finding.line]
     assert notes == [f"NOTE {M3}: tuned, 1 of 1 takes {name(8)}: {NOT_LISTED}"]
-    assert other.questions[0].rounded == ()
+    assert (other.questions[0].rounded, other.test.rpartition("::")[0]) == ((), "test_planted.py")
     assert between.questions[0].rounded == (
         "input 0 dimension 0: 3 is tuned as 4",
         "input 0 dimension 0: CublasFp8GemmRunner keeps entries by size, so that one of 4 does not serve 3",
@@ -519,6 +530,13 @@ def test_any_run_can_have_all_tactics_in_its_rows(file):
     assert (states[name(4)], states[name(6)], states[name(7)]) == ("slower", "wrong", "fails")
     [note] = [one for one in row["extra_info"]["notes"] if one.startswith("of 9 choices the best: {")]
     assert "; the default: +" in note
+
+
+@pytest.mark.parametrize("refcheck", ["off", "only"])
+def test_tactics_in_rows_are_checked_too(file, refcheck):
+    done = file.runpytest("--perf-tactics=1", "--perf-device=cpu", f"--perf-refcheck={refcheck}")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines("ERROR: --perf-tactics checks every tactic and times it: leave out --perf-refcheck")
 
 
 def test_lines_that_differ_in_an_option_are_cases_of_their_own(file):
