@@ -28,6 +28,11 @@ def uniform(*shape: int) -> Tensor:
     return torch.rand(*shape, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(0))
 
 
+def digits(low: int, end: int, *shape: int) -> Tensor:
+    seeded = torch.Generator(DEVICE).manual_seed(0)
+    return torch.randint(low, end, shape, dtype=torch.uint8, device=DEVICE, generator=seeded)
+
+
 @pytest.mark.parametrize(("rows", "hidden"), [(16, 4096), (1024, 8192), (8192, 8192)])
 def test_rmsnorm(perf: Perf, rows: int, hidden: int) -> None:
     from flashinfer.norm import rmsnorm
@@ -100,6 +105,46 @@ def test_append_mla(perf: Perf, tokens: int) -> None:
         out=caches,
         reference=lambda: tuple(part.view(pages, 64, -1) for part in parts),
     )
+
+
+@pytest.mark.parametrize("tokens", [4, 16])
+def test_moe_mxfp4(perf: Perf, tokens: int) -> None:
+    """Both releases get weights and scales as they want them: the later one interleaves them."""
+    from flashinfer import fused_moe
+
+    experts, hidden, inner = 256, 4096, 2048
+    sizes = ((2 * inner, hidden), (hidden, inner))
+    weights = [digits(0, 256, experts, rows, columns // 2) for rows, columns in sizes]
+    scales = [digits(118, 123, experts, rows, columns // 32) for rows, columns in sizes]
+    if hasattr(fused_moe, "interleave_moe_weights_for_sm90_mixed_gemm"):
+        weights = [fused_moe.interleave_moe_weights_for_sm90_mixed_gemm(one, "fp4") for one in weights]
+        scales = [fused_moe.interleave_moe_scales_for_sm90_mixed_gemm(one) for one in scales]
+    share, chosen = uniform(tokens, experts).topk(6)
+    perf.time(
+        fused_moe.cutlass_fused_moe,
+        normal(tokens, hidden),
+        chosen.int(),
+        share / share.sum(dim=1, keepdim=True),
+        *weights,
+        torch.bfloat16,
+        quant_scales=[one.view(torch.int32) for one in scales],
+        use_w4_group_scaling=True,
+    )
+
+
+@pytest.mark.parametrize("tokens", [1024])
+def test_window_of_fp8(perf: Perf, tokens: int) -> None:
+    """A kernel that waits for itself does not end."""
+    from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
+
+    ends = torch.tensor([0, tokens], dtype=torch.int32, device=DEVICE)
+    workspace = torch.empty(128 * 2**20, dtype=torch.uint8, device=DEVICE)
+    wrapper = BatchPrefillWithRaggedKVCacheWrapper(workspace, backend="fa3")
+    fp8: dict[str, Any] = dict.fromkeys(("q_data_type", "kv_data_type"), torch.float8_e4m3fn)
+    plan: dict[str, Any] = {"causal": True, "window_left": 256, "o_data_type": torch.bfloat16, **fp8}
+    wrapper.plan(ends, ends, 32, 8, 128, 128, **plan)
+    tensors = [normal(tokens, heads, 128).to(torch.float8_e4m3fn) for heads in (32, 8, 8)]
+    perf.time(wrapper.run, *tensors, *(torch.ones(heads, device=DEVICE) for heads in (32, 8, 8)))
 
 
 @pytest.mark.parametrize("tokens", [512, 8192])
