@@ -22,7 +22,7 @@ if sys.platform != "win32":
 
 TOO_BUSY = 0.25  # of all cores, or of the time of a thread: evidence/busy-cpu.md
 SLICE_S = 3e-3  # the least that Linux lets another task run before it comes back to one that it stopped
-SHORTEST_S = 0.1  # of all cores together, to say who used them: Linux counts in hundredths of a second
+SHORTEST_S = 0.1  # of all cores together, to count who used them: Linux counts in hundredths of a second
 TICKS_S = (1e-3, 4e-3, 10e-3)  # of a kernel with 1000, 250 and 100 interrupts a second
 FEWEST_LATE = 10  # calls: so many come in steps by chance in one of 200 rows that scatter widely
 LATE_SHARE, IN_STEP = 0.25, 0.8  # of the calls; of the late ones
@@ -191,15 +191,16 @@ def during(watches: Sequence[LoadWatch], samples: Sequence[float] = ()) -> Conte
     cores = max(one.cores for span in spans for one in span)
     preempted = _sum((one.preempted, other.preempted) for one, other in spans)
     ready = [one.others for span in spans for one in span if one.others is not None]
+    load = statistics.fmean(ready) if ready else None
     return Contention(
         seconds=seconds,
         cores=cores,
         waited=_longest_wait(spans, seconds),
-        taken=_taken(spans[0][0], spans[-1][1], cores),
+        taken=_taken(spans[0][0], spans[-1][1], cores, load),
         stolen=_share(_sum((one.stolen, other.stolen) for one, other in spans), cores * seconds),
         stalled=_share(_sum((one.stalled, other.stalled) for one, other in spans), seconds),
         preempted=None if preempted is None else round(preempted),
-        load=statistics.fmean(ready) if ready else None,
+        load=load,
         in_steps=in_steps(samples),
     )
 
@@ -215,11 +216,13 @@ def _longest_wait(spans: Sequence[tuple[Reading, Reading]], seconds: float) -> f
     return _share(max(waits.values()), seconds)
 
 
-def _taken(first: Reading, last: Reading, cores: int) -> float | None:
-    """From the first to the last timed call: the calls alone may be too short for what the machine counts."""
-    all_cores_s = cores * (last.at - first.at)
-    if first.used is None or last.used is None or all_cores_s < SHORTEST_S:
+def _taken(first: Reading, last: Reading, cores: int, load: float | None) -> float | None:
+    """From the first to the last timed call. Where that is too short for what Linux counts, what was ready to run."""
+    if first.used is None or last.used is None:
         return None
+    all_cores_s = cores * (last.at - first.at)
+    if all_cores_s < SHORTEST_S:
+        return _share(load, cores)
     return _share(last.used - first.used - (last.used_by_process - first.used_by_process), all_cores_s)
 
 

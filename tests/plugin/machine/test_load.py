@@ -53,7 +53,10 @@ def test_all_spans_count_together():
     busy, idle = ((reading(0.0), reading(1.0, waited={"1": waited})) for waited in (0.8, 0.0))
     assert seen(busy, idle).waited == pytest.approx(0.4)
     short = (reading(0.0), reading(0.01))
-    assert seen(short).taken is None, "too short for hundredths of a second"
+    alone, beside = (seen((reading(0.0, others=ready), reading(0.01, others=ready))) for ready in (0, 1))
+    assert (alone.taken, beside.taken) == (0.0, 0.5), "too short for hundredths of a second: what was ready to run"
+    assert beside.is_busy
+    assert seen((reading(0.0, others=None), reading(0.01, others=None))).taken is None
     assert seen(short, (reading(0.99), reading(1.0, used=1.0))).taken == pytest.approx(0.5), "and between the two"
     assert load.during([]) is None
     assert load.during([LoadWatch()], [1.0]) is None, "an instrument of the GPU"
