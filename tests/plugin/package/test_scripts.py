@@ -83,7 +83,7 @@ def measured(pytester, monkeypatch):
 
 # In the place of FlashInfer: what the museum calls, by torch.
 CALLED = """
-import contextlib, sys, torch
+import sys, torch
 __version__ = "0.0"
 for module in ("norm", "sampling", "page", "gdn_prefill"):
     sys.modules[f"flashinfer.{module}"] = sys.modules[__name__]
@@ -96,10 +96,13 @@ def top_k_top_p_sampling_from_logits(logits, k, p, seed, offset):
 def append_paged_mla_kv_cache(ckv, kpe, which, at, ckvs, kpes, pages, starts, last):
     page = pages[starts[which] + at // ckvs.shape[1]]
     ckvs[page, at % ckvs.shape[1]], kpes[page, at % ckvs.shape[1]] = ckv, kpe
-def autotune(_tunes):
-    return contextlib.nullcontext()
-def bmm_fp8(a, b, a_scale, b_scale, dtype, out, backend):
-    out.copy_(a.float() @ b.float() * a_scale * b_scale)
+class BatchPrefillWithRaggedKVCacheWrapper:
+    def __init__(self, workspace, backend):
+        pass
+    def plan(self, *lengths, **how):
+        pass
+    def run(self, query, key, value, *scales):
+        return query.bfloat16()
 def chunk_gated_delta_rule(query, key, value, decay, beta, cu_seqlens):
     return (value * (decay * beta).unsqueeze(-1)).to(value.dtype)
 """
@@ -107,7 +110,7 @@ def chunk_gated_delta_rule(query, key, value, decay, beta, cu_seqlens):
 
 def test_the_museums_calls_are_right_of_functions_that_are(tmp_path):
     (tmp_path / "flashinfer.py").write_text(CALLED)
-    smallest = "16-4096 or rmsnorm[96] or sampling[1] or ties[64] or alike or [4096] or [512] or 1000-1024"
+    smallest = "16-4096 or rmsnorm[96] or sampling[1] or ties[64] or alike or [4096] or [512] or window"
     path = os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
     words = [sys.executable, "-m", "pytest", SCRIPTS["museum_calls.py"], *QUICK, "-k", smallest]
     written = tmp_path / "run.json"
@@ -118,9 +121,9 @@ def test_the_museums_calls_are_right_of_functions_that_are(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads(written.read_text())["benchmarks"]
     answers = {row["name"]: row["extra_info"]["refcheck"] for row in rows}
-    not_compared = {"test_sampling[1]", "test_top_k_ties[64]", "test_gdn[512]"}
+    not_compared = {"test_sampling[1]", "test_top_k_ties[64]", "test_gdn[512]", "test_window_of_fp8[1024]"}
     right = {"test_rmsnorm[16-4096]", "test_last_rows_of_rmsnorm[96]", "test_top_k_of_alike_scores"}
-    right |= {"test_append_mla[4096]", "test_bmm_between_buckets[1000-1024]"}
+    right.add("test_append_mla[4096]")
     assert answers == {**dict.fromkeys(not_compared, "not checked"), **dict.fromkeys(right, "passed")}
 
 
