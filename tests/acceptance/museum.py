@@ -1,11 +1,11 @@
-"""Known changes of real releases, found by default options: python tests/acceptance/museum.py FOLDER
+"""Known changes of real releases, found: python tests/acceptance/museum.py FOLDER
 
 museum.toml declares the exhibits: a change that is known, the releases before and after it, cases that show it. Each is
-taken through `ab`, through `bisect --releases` where it says what to find, and one of the tuner's choices through
-`tune-report` alone. Controls are pairs of releases without a
-known change: whatever is SLOWER or FASTER there by the same kernels is invented. Each release has a folder of its own;
-all are installed and their modules compiled first, side by side. Interrupted, the same command goes on.
-FOLDER/museum.md is the record, evidence/museum-h200.md if it is one of an H200; its second paragraph is README's line.
+taken through `ab`, through `bisect --releases` where it says what to find, or through `tune-report` where it is one of
+the tuner's choices. Options are the default ones, but for those that stand among the cases. Controls are pairs of
+releases without a known change: whatever is SLOWER or FASTER there by the same kernels is invented. Each release has a
+folder of its own; all are installed and their modules compiled first, side by side. Interrupted, the same command goes
+on. FOLDER/museum.md is the record, evidence/museum-h200.md if it is one of an H200; its second paragraph is README's.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ def _summary(seen: Sequence[Shown], controls: Sequence[Shown]) -> Iterator[str]:
     """What README says, and of the others why they say nothing."""
     found, missed, stopped, without = (sum(one.answer == answer for one in seen) for answer in get_args(Answer)[:4])
     judged_there, invented = (sum(getattr(one, name) for one in controls) for name in ("judged", "invented"))
-    yield f"{found} of {found + missed} known changes of FlashInfer's releases are found by default options."
+    yield f"{found} of {found + missed} known changes of FlashInfer's releases are found."
     yield f"{invented} of {judged_there} verdicts on releases without one are SLOWER or FASTER by the same kernels."
     yield f"{stopped} more were stopped, and {without} have no case."
 

@@ -71,7 +71,7 @@ def test_each_exhibit_has_an_answer_and_a_control_that_is_invented_is_named(visi
     assert seen["grown"]["seconds"] > 0
     summary = " ".join(page.split("\n\n")[2].split())
     assert summary == (
-        "1 of 3 known changes of FlashInfer's releases are found by default options. 1 of 2 verdicts on releases "
+        "1 of 3 known changes of FlashInfer's releases are found. 1 of 2 verdicts on releases "
         "without one are SLOWER or FASTER by the same kernels. 1 more were stopped, and 1 have no case."
     )
     assert "| nobody has a case | 1.0, 1.1 | no case |  | 0 | no case asks for it |\n" in page
