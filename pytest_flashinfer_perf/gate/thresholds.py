@@ -131,10 +131,10 @@ class TrafficThresholds(Globs):
 
 
 def glob_names(row: Row) -> tuple[str, ...]:
-    return names(row.case, row.identity.family, row.name, row.fullname)
+    return names_of_case(row.case, row.identity.family, row.name, row.fullname)
 
 
-def names(case: str, family: str | None, test: str, test_id: str) -> tuple[str, ...]:
+def names_of_case(case: str, family: str | None, test: str, test_id: str) -> tuple[str, ...]:
     """The names by which a glob of the settings file can select a case, of a test with this name and id."""
     short = test.removeprefix("test_").replace("[", "/", 1).removesuffix("]")
     return (case, *((f"{family}/{case}", f"{family}/{short}") if family else ()), test_id)

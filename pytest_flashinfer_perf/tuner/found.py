@@ -91,7 +91,7 @@ class CaseFound:
 
     @property
     def glob_names(self) -> tuple[str, ...]:
-        return thresholds.names(self.case, self.family, self.test.rpartition("::")[2], self.test)
+        return thresholds.names_of_case(self.case, self.family, self.test.rpartition("::")[2], self.test)
 
     def tactic(self, name: str) -> TacticFound | None:
         return next((one for one in self.tactics if one.tactic == name), None)
