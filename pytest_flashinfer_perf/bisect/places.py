@@ -194,8 +194,8 @@ Places = Worktrees | Installed
 
 # Measure a revision in a pytest process of its own, after compiling the kernels that the tests need.
 
-# `flashinfer-perf` instead of pytest
-FLASHINFER_PERF = "import sys; from pytest_flashinfer_perf import cli; sys.exit(cli.main(sys.argv[1:]))"
+# `flashinfer-perf prebuild` instead of pytest
+PREBUILD = "import sys; from pytest_flashinfer_perf import cli; sys.exit(cli.main(['prebuild', '--', *sys.argv[1:]]))"
 
 
 @dataclass
@@ -243,7 +243,7 @@ class Processes:
         if self.gpu is None or (side, point) in self.compiled or not self.places.compiles(side):
             return
         self.compiled.add((side, point))
-        program = where.program(FLASHINFER_PERF)
+        program = where.program(PREBUILD)
         if program is None:
             raise RunError(f"{shlex.join(where.command)} names no Python that compiles before it measures")
         start, log, words = time.monotonic(), stem.with_name(f"prebuild-{side}.log"), list(self.arguments)
@@ -252,7 +252,7 @@ class Processes:
             write_whole(named, "".join(f"{test}\n" for test in only))
             words.append(f"--perf-only={named}")
         try:
-            logged([*program, "prebuild", "--", *words], log)
+            logged([*program, *words], log)
         except RunError as error:
             reason = str(error).rpartition("\n")[2].removeprefix("ERROR: ")
             say(f"  not compiled first, {side}: {reason}: see {log}")

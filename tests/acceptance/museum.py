@@ -29,7 +29,7 @@ from typing import Any, Literal, get_args
 
 from pytest_flashinfer_perf.bisect import histories
 from pytest_flashinfer_perf.bisect.histories import PointVerdict
-from pytest_flashinfer_perf.bisect.places import FLASHINFER_PERF, Installed, installer
+from pytest_flashinfer_perf.bisect.places import PREBUILD, Installed, installer
 from pytest_flashinfer_perf.bisect.search import COMMAND, FINDINGS, RESULT
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import read_json, write_json, write_whole
@@ -52,6 +52,7 @@ OURS = Environment("museum", (sys.executable, "-m", "pytest_flashinfer_perf"))
 CALLS = "museum_calls.py"  # has no cases, whose modules could be compiled before they are called
 CHANGED = ("SLOWER", "FASTER")
 TUNER, TUNED = "tuner", "tune-report.json"
+REPORT = "import sys; from pytest_flashinfer_perf import cli; sys.exit(cli.main(['tune-report', *sys.argv[1:]]))"
 
 Answer = Literal["found", "missed", "stopped", "no case", "clean", "invented", "not yet"]
 
@@ -178,15 +179,11 @@ class Museum:
         except RunError as error:
             self.broken[release] = f"{release}: {last_lines(str(error), 1)}"
 
-    def _command(self, release: str) -> tuple[str, ...]:
-        """`flashinfer-perf` with this release."""
-        return self.there[release].program(FLASHINFER_PERF) or ()
-
     def _compiled(self, release: str, exhibit: Exhibit) -> str:
         jobs = os.environ.get("MAX_JOBS", str(max(1, (os.cpu_count() or 1) // len(self.there))))
-        program = Environment(release, self._command(release), variables={"MAX_JOBS": jobs})
+        program = Environment(release, self.there[release].program(PREBUILD) or (), variables={"MAX_JOBS": jobs})
         begun, log = time.monotonic(), self.folder / f"compiled-{release}-{exhibit.name}.log"
-        code = processes.started(program, ["prebuild", "--", *exhibit.cases, *self.arguments], log)
+        code = processes.started(program, [*exhibit.cases, *self.arguments], log)
         return f"{release}: modules of {exhibit.name} in {time.monotonic() - begun:.0f} s, exit code {code}"
 
     def shown(self, exhibit: Exhibit) -> Shown:
@@ -245,8 +242,8 @@ class Museum:
             output, log = there / f"{TUNER}-{release}", there / f"{TUNER}-{release}.log"
             if not (output / TUNED).exists():
                 shutil.rmtree(output, ignore_errors=True)
-                program = replace(self.there[release], command=self._command(release))
-                words = ["tune-report", f"--output={output}", *base, "--tunes=0", "--", *exhibit.cases, *self.arguments]
+                program = replace(self.there[release], command=self.there[release].program(REPORT) or ())
+                words = [f"--output={output}", *base, "--tunes=0", "--", *exhibit.cases, *self.arguments]
                 processes.started(program, words, log)
             if not (output / TUNED).exists():
                 raise RunError(f"{release}: {last_lines(log.read_text(), 1)}")
