@@ -1,10 +1,15 @@
-# make bench: measure here and print the table.   make test: lint, types, the plugin's own tests, which are three targets:
-# make lint, make test-gate, make test-plugin.
+# make bench: measure here and print the table.
+# make test: lint, types and the plugin's own tests, which need neither a clock nor a network: make lint, make test-gate,
+# make test-plugin. The same examples are tried each time.
+# make test-more: what is about clocks, load, limits, races, browsers, pip or a network, and properties by new examples.
 # make consumers: the programs that read what is written here, from the package index, on real files.
 # make docs: the documents as a site with search, in $(RESULTS)/site; a link to nothing and a page outside its navigation fail.
 # make test-avx2, make test-lowest: some of these tests again, as on a CPU without AVX-512 and with the lowest declared versions.
 # Each sets up .venv by itself: with the gpu extra where there is an NVIDIA driver. Where there is none, torch's CPU build
 # does, if pip knows where that is: docs/start.md.
+
+# Threads that wait for each other at every small kernel cost minutes where others use the cores.
+test test-more lint test-gate test-plugin test-avx2 test-lowest: export OMP_NUM_THREADS ?= 1
 
 # Python compiles a module when it is first imported, and keeps that: most of what is installed never is.
 unexport PYTHONDONTWRITEBYTECODE
@@ -32,7 +37,8 @@ endif
 # the others have in hand. What even so does not end is interrupted.
 TESTS ?= tests/plugin
 LIMITED := timeout --foreground --signal=INT --kill-after=30 7200
-OPTIONS := -W error --durations=25 -o faulthandler_timeout=120 --timeout=300 --timeout-method=thread $(PROPERTIES)
+OPTIONS := -W error --durations=25 -o faulthandler_timeout=120 --timeout=300 --timeout-method=thread
+SAME := --hypothesis-profile=ci -m 'not more'
 PYTEST := $(LIMITED) $(BIN)/python -m pytest $(OPTIONS)
 
 # What the instructions of a CPU decide, and what the versions of pytest, its plugins and hypothesis do. For these it is
@@ -49,7 +55,7 @@ FLOORS := sed -n 's/^  "\(pytest[a-z-]*\|hypothesis\)>=\([0-9.]*\)",$$/\1==\2/p'
 # The extra `docs` alone, without the project, which would want torch.
 DOCS := sed -n '/^docs = \[/,/^]/s/^  "\(.*\)",$$/\1/p' pyproject.toml
 
-.PHONY: ready bench consumers docs test lint test-gate test-plugin test-avx2 test-lowest clean
+.PHONY: ready bench consumers docs test test-more lint test-gate test-plugin test-avx2 test-lowest clean
 
 ready: $(VENV)/test-is-ready $(VENV)/bench-is-ready $(VENV)/docs-is-ready
 
@@ -69,6 +75,10 @@ docs: $(VENV)/docs-is-ready
 test: $(VENV)/test-is-ready
 	$(MAKE) --jobs=2 --output-sync --no-print-directory lint test-gate
 	$(MAKE) --no-print-directory test-plugin
+	@echo "make test-more runs the rest: clocks, load, limits, races, browsers, pip, and properties by new examples"
+
+test-more: $(VENV)/test-is-ready
+	$(PYTEST) -n 3 --dist=load --max-worker-restart=0 -m 'more or hypothesis' $(TESTS)
 
 lint: $(VENV)/test-is-ready
 	$(BIN)/ruff check .
@@ -76,18 +86,18 @@ lint: $(VENV)/test-is-ready
 	$(BIN)/mypy
 
 test-gate: $(VENV)/test-is-ready
-	$(LIMITED) $(BIN)/coverage run --branch --source=pytest_flashinfer_perf/gate -m pytest $(OPTIONS) tests/plugin/gate
+	$(LIMITED) $(BIN)/coverage run --branch --source=pytest_flashinfer_perf/gate -m pytest $(OPTIONS) $(SAME) tests/plugin/gate
 	$(BIN)/coverage report --fail-under=95
 
 # Three for two cores: a third of their time these tests wait for a process or a clock.
 test-plugin: $(VENV)/test-is-ready
-	$(PYTEST) -n 3 --dist=load --max-worker-restart=0 $(TESTS) --ignore=tests/plugin/gate
+	$(PYTEST) -n 3 --dist=load --max-worker-restart=0 $(SAME) $(TESTS) --ignore=tests/plugin/gate
 
 test-avx2: $(VENV)/test-is-ready
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(call files,$(OF_THE_CPU))
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(SAME) $(call files,$(OF_THE_CPU))
 
 test-lowest: $(LOWEST)
-	PYTHONPATH=$(LOWEST) $(PYTEST) $(call files,$(OF_PYTEST)) -k 'not (session_gate and (measured_again or busy_machine))'
+	PYTHONPATH=$(LOWEST) $(PYTEST) $(SAME) $(call files,$(OF_PYTEST)) -k 'not (session_gate and (measured_again or busy_machine))'
 
 $(LOWEST): $(VENV)/test-is-ready
 	rm -rf $@

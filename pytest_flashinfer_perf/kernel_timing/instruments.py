@@ -83,7 +83,7 @@ class CallTime(NamedTuple):
 
 
 class Instrument(Protocol):
-    """`sample` makes `warmup` untimed and `count` timed calls."""
+    """`sample` makes `warmup` untimed and `count` timed calls; `now` is the clock for a case's budget, in seconds."""
 
     @property
     def name(self) -> str: ...
@@ -91,6 +91,8 @@ class Instrument(Protocol):
     def missing(self, device: Device) -> str | None: ...
 
     def sample(self, work: Work, count: int, warmup: int) -> list[CallTime]: ...
+
+    def now(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,9 @@ class BenchGpuTime:
             spans = self._spans(timed.noted(work), work, count, warmup)
         busy = timed.busy(spans) or itertools.repeat(None)
         return [CallTime(seconds, known) for seconds, known in zip(spans, busy, strict=False)]
+
+    def now(self) -> float:
+        return time.perf_counter()
 
     def _spans(self, call: Call, work: Work, count: int, warmup: int) -> list[float]:
         from flashinfer.testing import bench_gpu_time
@@ -217,6 +222,9 @@ class Wall:
             work()
         with work.watch.watched(), without_gc():
             return [CallTime(self._once(work)) for _ in range(count)]
+
+    def now(self) -> float:
+        return time.perf_counter()
 
     def _once(self, work: Work) -> float:
         work.chill()

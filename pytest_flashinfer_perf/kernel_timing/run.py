@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -185,7 +184,6 @@ class Conditions:
     """What differs where a call is made by several processes together: each has to decide as the others do."""
 
     choose: Callable[[str, Device], ChosenInstrument] = instruments.choose
-    clock: Callable[[], float] = time.perf_counter
     observed: Callable[[Placed, tuple[PlacedSamples, ...]], Observations] | None = None
     cycles: bool = True  # they would contain the wait for other processes
 
@@ -204,8 +202,8 @@ def run(  # noqa: PLR0913 - one argument per part of a measurement
     bench = Bench(chosen.instrument, measuring, device, cuda_graph, conditions.cycles)
     if cuda_graph:
         gc.collect()  # a graph that is freed during a capture ends it; autotuners leave such graphs behind
-    first, each = _tried(bench, target, conditions.clock)
-    sampling = Sampling(measuring, chosen.instrument.name, each, stopping.budget(measuring, conditions.clock))
+    first, each = _tried(bench, target)
+    sampling = Sampling(measuring, chosen.instrument.name, each, stopping.budget(measuring, chosen.instrument.now))
     placed = _placed(bench, target, sampling, verify, first)
     last, timed = placed[-1], tuple(one.placement for one in placed)
     seen = (conditions.observed or _observed)(last, timed)
@@ -227,15 +225,15 @@ def run(  # noqa: PLR0913 - one argument per part of a measurement
     )
 
 
-def _tried(bench: Bench, target: Target, clock: Callable[[], float]) -> tuple[list[Placed], float]:
+def _tried(bench: Bench, target: Target) -> tuple[list[Placed], float]:
     """The wall-clock seconds of an untimed call, or of a placement with one call if all calls are to be timed."""
-    placed, start = [], clock()
+    placed, start = [], bench.instrument.now()
     if stopping.makes_trial(bench.how):
         target()
         bench.device.synchronize()
     elif bench.how.iters is None:
         placed = [bench.timed(target.elsewhere(), 1, 0)]
-    return placed, clock() - start
+    return placed, bench.instrument.now() - start
 
 
 def _placed(bench: Bench, target: Target, sampling: Sampling, verify: Verify, first: list[Placed]) -> list[Placed]:

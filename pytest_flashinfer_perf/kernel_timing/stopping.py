@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -40,7 +39,7 @@ class TimeBudget:
         return self.clock() - self.start
 
 
-def budget(how: Measuring, clock: Callable[[], float] = time.perf_counter) -> TimeBudget:
+def budget(how: Measuring, clock: Callable[[], float]) -> TimeBudget:
     return TimeBudget(WALL_FACTOR * how.max_time, clock, clock())
 
 
@@ -50,8 +49,8 @@ def makes_trial(how: Measuring) -> bool:
 
 
 def fitting(most: int, each: float, seconds: float = 1.0) -> int:
-    """The number of calls of this length that fit into the time, at least one."""
-    return max(1, min(most, math.floor(seconds / each)))
+    """The number of calls of this length that fit into the time, at least one; a coarse clock may show no length."""
+    return max(1, min(most, math.floor(seconds / each))) if each > 0 else most
 
 
 def error(medians: Sequence[float]) -> float:

@@ -94,6 +94,9 @@ class Together:
         self.timed.append(self._aligned(self._spans(work, count, warmup)))
         return list(map(CallTime, self.figures(self.timed[-1])))
 
+    def now(self) -> float:
+        return self.ranks.clock()
+
     def figures(self, seen: Spans) -> list[float]:
         return seen.longest if self.proof.violations else seen.last_to_last
 
@@ -160,6 +163,6 @@ def run(ranks: Ranks, target: Target, measuring: Measuring, *, cuda_graph: bool,
         timed = together.clock.trace  # before a rank comes late, which the others' kernels wait for
         return Observations(ranks=together.described(last.work), trace=timed)
 
-    conditions = alone.Conditions(lambda *_: ChosenInstrument(together, fallback), ranks.clock, observed, cycles=False)
+    conditions = alone.Conditions(lambda *_: ChosenInstrument(together, fallback), observed, cycles=False)
     device = ranks.shared_device
     return alone.run(target, measuring, device, cuda_graph=cuda_graph, verify=verify, conditions=conditions)

@@ -10,7 +10,9 @@ from pathlib import Path
 import _pytest.pytester
 import cpuinfo
 import decode_cases
+import one_session
 import pytest
+import scripted
 from hypothesis import settings
 
 import pytest_flashinfer_perf as package
@@ -27,6 +29,7 @@ settings.load_profile("no deadline")
 
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", "more: is about clocks, load, a limit, a race, a browser, pip or a network")
     for needed, plugin in (("timeout", "fair_timeout"), ("xdist", "sharing")):
         if config.pluginmanager.hasplugin(needed):
             config.pluginmanager.import_plugin(plugin)
@@ -97,6 +100,19 @@ def _sessions_without_hypothesis(request, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
+def _scripted_times(request, monkeypatch):
+    """No test reads a clock, nor does a session that it starts, but for those that are about clocks."""
+    if request.node.get_closest_marker("more"):
+        return
+    monkeypatch.setenv("PYTEST_PLUGINS", "scripted")
+    monkeypatch.setenv("PYTHONPATH", str(Path(scripted.__file__).parent), prepend=os.pathsep)
+    if scripted.INSTRUMENTS in sys.modules:
+        instruments = sys.modules[scripted.INSTRUMENTS].INSTRUMENTS
+        monkeypatch.setitem(instruments, "wall", instruments["wall"])
+        scripted.install()
+
+
+@pytest.fixture(autouse=True)
 def _planted_backends_go(request):
     """What a test declares beside a routine's own, sessions that it starts included."""
     if "pytester" not in request.fixturenames and "torch" not in sys.modules:
@@ -148,6 +164,12 @@ def moe(on_cpu):
     from pytest_flashinfer_perf.routines.moe.cutlass import cutlass_moe
 
     return on_cpu(cutlass_moe)
+
+
+@pytest.fixture
+def session(pytester):
+    """Starts a session of pytest in a folder of its own: `one_session.run`."""
+    return functools.partial(one_session.run, pytester)
 
 
 @pytest.fixture
