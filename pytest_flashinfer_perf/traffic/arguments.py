@@ -16,10 +16,13 @@ from typing import Any
 Key = tuple[Any, ...]
 KeyOf = Callable[[tuple[Any, ...], Mapping[str, Any]], Key]
 
+NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
+API = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
 WORD = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
-NOT_IN_WORDS = re.compile(r"[^A-Za-z0-9_.+-]")
+NOT_IN_WORDS, NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.+-]"), re.compile(r"[^A-Za-z0-9_]")
+LONGEST_API = 200
 LARGEST = 1 << 62  # of sizes, counts and other whole numbers
-LONGEST_LIST = 256  # of Python's lists and tuples; a longer one is an object
+LONGEST_LIST, DEEPEST = 256, 6  # of Python's lists and tuples; a longer one is an object, and so is one deep in others
 # Numbers that differ with each call and change no work: the state of random generators.
 VARYING = re.compile(r"(rand_|philox_)?(seed|offset)")
 # The small integer tensors whose values decide the work. No other tensor is read.
@@ -88,10 +91,26 @@ def _leaf(torch: Any, value: Any) -> Any:
 def described(torch: Any, arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments as JSON, without None and those at their default."""
     return {
-        name: {"object": "int"} if _varies(name, value) else _value(torch, value, flat=bool(FLAT.fullmatch(name)))
+        as_name(name): {"object": "int"} if _varies(name, value) else _value(torch, value, flat=is_flat(name))
         for name, value in arguments.items()
         if not _is_left_out(name, value, defaults.get(name))
     }
+
+
+def as_name(name: str) -> str:
+    """The name of an argument, which may be any text where a function takes `**kwargs`."""
+    return name if NAME.fullmatch(name) else f"_{NOT_IN_NAMES.sub('_', name)}"[:64]
+
+
+def as_api(name: str) -> str:
+    """The name of a function, which may be one inside of another, or have none."""
+    if API.fullmatch(name) and len(name) <= LONGEST_API:
+        return name
+    return ".".join(as_name(part.strip("<>")) for part in name.split("."))[-LONGEST_API:].lstrip(".")
+
+
+def is_flat(name: str) -> bool:
+    return bool(FLAT.fullmatch(name))
 
 
 def _varies(name: str, value: Any) -> bool:
@@ -105,20 +124,26 @@ def _is_left_out(name: str, value: Any, default: Any) -> bool:
     return value is None or value is default or is_same
 
 
-def _value(torch: Any, value: Any, *, flat: bool = False) -> Any:
+def _value(torch: Any, value: Any, *, flat: bool = False, depth: int = 0) -> Any:
+    """What has no form in a recording is an object of its type."""
     if isinstance(value, torch.Tensor):
         return _tensor(value, flat=flat)
     if isinstance(value, enum.Enum):
-        own = value.value if isinstance(value.value, (int, str)) else None
-        return {"enum": word(f"{type(value).__name__}.{value.name}"), "value": _value(torch, own)}
+        return {"enum": word(f"{type(value).__name__}.{value.name}"), "value": _plain(value.value)}
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
-    if isinstance(value, (list, tuple)) and len(value) <= LONGEST_LIST:
-        return [_value(torch, one) for one in value]
+    if isinstance(value, (list, tuple)) and len(value) <= LONGEST_LIST and depth < DEEPEST:
+        return [_value(torch, one, depth=depth + 1) for one in value]
+    plain = _plain(value)
+    return plain if plain is not None or value is None else {"object": word(type(value).__name__)}
+
+
+def _plain(value: Any) -> Any:
+    """A number, a word or a switch; None for all else."""
     kind = type(value)
     is_word = kind is str and WORD.fullmatch(value)
     is_number = (kind is int and abs(value) <= LARGEST) or (kind is float and math.isfinite(value))
-    return value if value is None or kind is bool or is_word or is_number else {"object": word(kind.__name__)}
+    return value if kind is bool or is_word or is_number else None
 
 
 def word(text: str) -> str:
@@ -126,9 +151,9 @@ def word(text: str) -> str:
 
 
 def _tensor(tensor: Any, *, flat: bool) -> dict[str, Any]:
-    sizes = [None] if flat and tensor.dim() == 1 else list(tensor.shape)
+    sizes = [None] if flat and tensor.dim() == 1 else [one if type(one) is int else None for one in tensor.shape]
     made: dict[str, Any] = {"tensor": sizes, "dtype": str(tensor.dtype).removeprefix("torch.")}
-    if not tensor.is_contiguous():
+    if not tensor.is_contiguous() and all(type(one) is int for one in tensor.stride()):
         made["strides"] = list(tensor.stride())
     return made
 
@@ -162,12 +187,16 @@ def summary(name: str, tensor: Any) -> dict[str, Any]:
     """What a tensor held, of which a copy is given that lies on the CPU; a value that makes no sense counts as 0."""
     kind, flat = how(name), tensor.flatten()
     if kind == "reach":
-        reach = {"reach": max(0, int(flat.max()) + 1)}
+        reach = {"reach": _size(int(flat.max()) + 1)}
         return {**reach, "size": flat.numel()} if FLAT.fullmatch(name) and tensor.dim() == 1 else reach
     numbers = flat.tolist()
     if kind == "lengths":
-        return {"lengths": [max(0, after - before) for before, after in itertools.pairwise(numbers)]}
+        return {"lengths": [_size(after - before) for before, after in itertools.pairwise(numbers)]}
     if kind == "values":
-        return {"values": [max(0, one) for one in numbers]}
+        return {"values": [_size(one) for one in numbers]}
     known = [one for one in numbers if 0 <= one < MOST_EXPERTS]
     return {"counts": [known.count(expert) for expert in range(max(known, default=-1) + 1)]}
+
+
+def _size(number: int) -> int:
+    return number if 0 <= number <= LARGEST else 0

@@ -17,14 +17,14 @@ from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import read_json
 from pytest_flashinfer_perf.printing import safe
 from pytest_flashinfer_perf.traffic import arguments, merging
-from pytest_flashinfer_perf.traffic.merging import PieceCall
+from pytest_flashinfer_perf.traffic.merging import Joined, PieceCall
 from pytest_flashinfer_perf.traffic.recording import VERSION, Head, Recording, RecordingError
 
 TAG = "fi_api:"
 Values = Mapping[str, Any]
 
 
-def of_folder(folder: Path) -> tuple[Recording, list[str]]:
+def of_folder(folder: Path) -> Joined:
     """The recording of a folder, and sentences about what was left out."""
     session = folder / "session.jsonl"
     try:
@@ -42,13 +42,15 @@ def of_folder(folder: Path) -> tuple[Recording, list[str]]:
     return merging.of_folder(folder)
 
 
-def recorded(found: Iterable[tuple[str | None, PieceCall]]) -> tuple[Recording, list[str]]:
+def recorded(found: Iterable[tuple[str | None, PieceCall]]) -> Joined:
     """The calls that were found, each with the version of FlashInfer that wrote it; those that are alike as one."""
     listed = list(found)
-    calls = merging.joined_alike([call for _, call in listed])
+    calls, refused = merging.accepted(merging.joined_alike([call for _, call in listed]))
     versions = [version for version, _ in listed if version]
-    count = sum(call.count for call in calls)
-    return Recording(Head(traffic=VERSION, flashinfer=next(iter(versions), None), processes=1, calls=count), calls), []
+    count, dropped = sum(call.count for call in calls), sum(call.count for call, _ in refused)
+    version = next(iter(versions), None)
+    head = Head(traffic=VERSION, flashinfer=version, processes=1, calls=count, dropped=dropped)
+    return Joined(Recording(head, calls), faults=[merging.said_of(*one) for one in refused])
 
 
 def traced(definitions: list[Any]) -> Iterator[tuple[None, PieceCall]]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pytest_flashinfer_perf.kernel_timing.cupti import BUFFER_BYTES, copied
-from pytest_flashinfer_perf.traffic.recorder import MARK, CallRecorder, Function, Graph
+from pytest_flashinfer_perf.traffic.graphs import MARK, Graph
+from pytest_flashinfer_perf.traffic.pieces import Change
+from pytest_flashinfer_perf.traffic.recorder import CallRecorder, Function
 
 FOLDER = "FLASHINFER_PERF_RECORD"  # where pieces are written
 TIMED = "FLASHINFER_PERF_RECORD_TIME"
@@ -21,13 +23,18 @@ LONGEST_NAME = 4096  # of kernels
 recorders: list[CallRecorder] = []  # of this process: one, once FlashInfer is imported
 
 
-def imported(module: Any) -> None:
-    """Hook one of the two modules that sitecustomize.py waits for, which has just been imported."""
+def imported(module: Any, leaving: list[Callable[..., None]]) -> None:
+    """Hook one of the two modules that sitecustomize.py waits for, which has just been imported, or once more.
+
+    What is in `leaving` is called before the process ends, or becomes another program.
+    """
     if module.__name__ == "flashinfer.api_logging":
-        recorders.append(recorder := CallRecorder(module.torch, os.environ[FOLDER]))
-        module.flashinfer_api = decorating(recorder, module.flashinfer_api)
-        hook_graphs(recorder)
-        recorder.timing = Kernels if os.environ.get(TIMED) else None
+        if not recorders:
+            recorders.append(recorder := CallRecorder(module.torch, os.environ[FOLDER]))
+            hook_graphs(recorder)
+            recorder.timing = Kernels if os.environ.get(TIMED) else None
+            leaving.append(recorder.writer.leave)
+        module.flashinfer_api = decorating(recorders[0], module.flashinfer_api)
     elif recorders and hasattr(module, "fast_decode_plan"):  # SGLang plans by it, and FlashInfer does not decorate it
         module.fast_decode_plan = recorders[0].counted(module.fast_decode_plan, module.fast_decode_plan)
 
@@ -99,10 +106,13 @@ class Kernels:
                 total[0] += 1
                 total[1] += one.end - one.start
 
-    def lines(self) -> list[dict[str, Any]]:
+    def changes(self) -> list[Change]:
         """A line for the piece with all totals, where anything ran since the last one."""
         self.cupti.activity_flush_all(0)
         known = {name: (count, spent / 1e9) for name, (count, spent) in list(self.totals.items())}
         ran = sum(count for count, _ in known.values())
-        is_new, self.written = ran != self.written, ran
-        return [{"kernels": known}] if is_new else []
+
+        def done(is_written: bool) -> None:
+            self.written = ran if is_written else self.written
+
+        return [Change({"kernels": known}, done)] if ran != self.written else []

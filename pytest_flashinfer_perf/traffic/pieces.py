@@ -1,26 +1,29 @@
 """What a recorded process writes as it goes: a piece, which `merging.py` reads when the program has ended.
 
-A piece is a file of JSON lines that is only added to: each distinct call once, then what has changed since the last
-time. So a process that is killed loses what it did since then, and at most leaves a torn last line behind.
+A piece is a journal of JSON lines: each distinct call once, then what has changed since the last time. Its head has the
+number of calls that are in no line. What cannot be written stays what has changed, and is tried again.
 """
 
 from __future__ import annotations
 
-import atexit
 import json
 import math
+import mmap
 import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from pytest_flashinfer_perf.traffic.journal import Journal
 
 MOST_SAMPLES = 64  # of each distinct call
 EVERY = 0.5  # seconds
 LONGEST_PIECE = 64 << 20
+HEAD = 128  # bytes
+PAGE = 4096  # with a count for each process
 MOST_NUMBERS = 4 << 20  # of all samples that a process writes
 DRAWN = random.Random()  # noqa: S311 - a sample is no secret, and the program's own state is not touched
 
@@ -31,6 +34,14 @@ class Held:
     def __init__(self) -> None:
         self.values: dict[str, dict[str, Any]] = {}
         self.is_ready = True
+
+
+class Change(NamedTuple):
+    """A line for the piece, and what is told whether it was written, or by which error it has no form."""
+
+    line: dict[str, Any]
+    done: Callable[[bool], None]
+    refused: Callable[[Exception], None] = lambda _: None
 
 
 class CallTally:
@@ -46,6 +57,7 @@ class CallTally:
         self.samples: list[tuple[Held, ...]] = []
         self.changed: set[int] = set()  # samples that are not written
         self.written: tuple[int, int] | None = None
+        self.is_refused = False  # JSON has no form for it
         self.threshold = 1.0
 
     def take(self, sample: tuple[Held, ...]) -> None:
@@ -65,21 +77,73 @@ class CallTally:
         self.threshold *= math.exp(math.log(first) / MOST_SAMPLES)
         return int(math.log(second) / math.log1p(-self.threshold)) + 1
 
+    @property
+    def unwritten(self) -> int:
+        return self.count - (self.written or (0, 0))[0]
+
+    def line(self, ready: Iterable[int]) -> dict[str, Any]:
+        """What has changed since it was written, with these samples."""
+        line: dict[str, Any] = {"id": self.number}
+        if self.written is None:
+            line["call"] = self.call
+        if self.written != (self.count, self.replayed):
+            line["counts"] = (self.count, self.replayed)
+        if ready:
+            line["samples"] = [
+                (at, {k: v for held in self.samples[at] for k, v in held.values.items()}) for at in ready
+            ]
+        return line
+
+    def change(self, room: list[int], failed: Callable[[str, Exception, int], None]) -> Change | None:
+        """`room` has how many numbers of samples may still be written."""
+        ready = [at for at in self.changed if all(held.is_ready for held in self.samples[at])] if room[0] > 0 else []
+        counts, line = (self.count, self.replayed), self.line(ready)
+        room[0] -= sum(len(numbers) for _, sample in line.get("samples", ()) for held in sample.values()
+                       for numbers in held.values() if isinstance(numbers, list))  # fmt: skip
+        self.changed.difference_update(ready)
+
+        def done(is_written: bool) -> None:
+            if is_written:
+                self.written = counts
+            else:
+                self.changed.update(ready)
+
+        def refused(error: Exception) -> None:
+            self.is_refused = True
+            failed(self.call["api"], error, 0)
+
+        return Change(line, done, refused) if len(line) > 1 else None
+
 
 class Writer:
-    """Writes the lines that it is given, every half second and when the process ends."""
+    """Writes what has changed every half second, and when the process ends.
 
-    def __init__(self, folder: str, lines: Callable[..., list[dict[str, Any]]]) -> None:
-        self.folder, self.lines = folder, lines
+    `changes` lists it, all that there is where `anew`, and `lost` says how many calls are in no line.
+    """
+
+    def __init__(self, folder: str, changes: Callable[..., list[Change]], lost: Callable[[], int]) -> None:
+        self.folder, self.changes, self.lost = folder, changes, lost
+        self.of_children = mmap.mmap(-1, PAGE)
         self.forked()
-        self.exit = os._exit
-        os._exit = self.exited  # type: ignore[assignment]  # it ends forked workers, without what atexit would do
-        atexit.register(self.flush)
 
     def forked(self) -> None:
-        """Begin a piece of its own in a new process, which has none of its parent's threads."""
-        self.lock, self.piece, self.path, self.size = threading.RLock(), -1, Path(), 0
-        self.is_running = False
+        """Begin a piece of its own in a new process, which has none of its parent's threads.
+
+        At once: later the process may have no descriptor left, another root, or another user. One that cannot have a
+        piece shares `of_children` with its parent, in which it counts what is lost.
+        """
+        self.lock, self.pid, self.is_running = threading.RLock(), os.getpid(), False
+        self.journal: Journal | None = None
+        self.longest, self.is_anew = LONGEST_PIECE, False
+        with suppress(OSError):
+            self.begin()
+            self.of_children = mmap.mmap(-1, PAGE)
+
+    def begin(self, ending: str = "jsonl") -> Journal:
+        made = Journal(f"{self.folder}/{self.pid}-{time.time_ns()}.{ending}", head(0))
+        self.journal = self.journal or made
+        made.replace_head(made.head)
+        return made
 
     def start(self) -> None:
         if not self.is_running:
@@ -92,53 +156,72 @@ class Writer:
             time.sleep(EVERY)
             self.flush()
 
-    def exited(self, status: int) -> None:
+    def leave(self, *, ends: bool) -> None:
+        """Before the process ends, or becomes another program: one that called nothing leaves no piece."""
         self.flush()
-        self.exit(status)
+        if ends and self.journal and self.journal.end == HEAD and not self.lost():
+            with suppress(OSError):
+                os.unlink(self.journal.path)  # noqa: PTH108
 
     def flush(self) -> None:
         lock = self.lock
-        if not lock.acquire(timeout=4 * EVERY):  # by a signal's handler, in a call for whose end the other thread waits
-            return
-        with suppress(Exception):
-            self.write()
-        lock.release()
+        if self.pid != os.getpid():  # forked by what is not Python: this piece is the parent's
+            self.count_lost()
+        elif lock.acquire(timeout=4 * EVERY):  # not by a signal's handler, in a call for whose end another thread waits
+            with suppress(Exception):
+                self.write()
+            lock.release()
 
     def write(self) -> None:
-        anew = self.size > LONGEST_PIECE
-        text = "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in self.lines(anew=anew))
-        if not text:
+        try:
+            journal = self.journal or self.begin()
+        except OSError:
+            self.count_lost()
+            raise
+        if journal.end > self.longest:
+            self.longest, self.is_anew = journal.end + LONGEST_PIECE, True
+            with suppress(OSError):
+                self.replace(journal)
+        elif self.add(journal):
+            self.is_anew = False
+
+    def count_lost(self) -> None:
+        place = os.getpid() % (PAGE // 8) * 8
+        self.of_children[place : place + 8] = self.lost().to_bytes(8, "little")
+
+    def replace(self, before: Journal) -> None:
+        """By a piece with the last state of each call, if there is room; at no time are there two."""
+        made = self.begin("new")
+        if not self.add(made):
+            made.close()
+            os.unlink(made.path)  # noqa: PTH108
             return
-        before, final = self.piece, self.path
-        if before < 0 or anew:
-            self.path = Path(self.folder, f"{os.getpid()}-{time.time_ns()}.{'new' if anew else 'jsonl'}")
-            self.piece = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            self.size = 0
-        data = text.encode()
-        self.size += len(data)
-        while data:
-            data = data[os.write(self.piece, data) :]
-        if anew:  # at no time are there two
-            self.path = self.path.replace(final)
-            os.close(before)
+        os.replace(made.path, before.path)  # noqa: PTH105
+        made.path, self.journal, self.is_anew = before.path, made, False
+        before.close()
+
+    def add(self, journal: Journal) -> bool:
+        """Whether there was room for all that has changed."""
+        changes, why = self.changes(anew=self.is_anew), ""
+        for change in changes:
+            try:
+                text = json.dumps(change.line, separators=(",", ":")).encode() + b"\n"
+            except Exception as error:  # noqa: BLE001 - the other lines are written
+                change.refused(error)
+                continue
+            try:
+                why or journal.add(text)  # type: ignore[func-returns-value]
+            except OSError as error:
+                why = error.strerror or "it failed"
+            change.done(not why)
+        is_whole = not why
+        of_children = sum(memoryview(self.of_children).cast("Q"))
+        if changes or of_children:
+            why = why or "a process that was forked could not write" * bool(of_children)
+            journal.replace_head(head(self.lost() + of_children, why))
+        return is_whole
 
 
-def changes(tallies: Iterable[CallTally], room: list[int], *, anew: bool) -> Iterator[dict[str, Any]]:
-    """A line for each tally that has changed since; `room` has how many numbers of samples may still be written."""
-    for tally in tallies:
-        if anew:
-            tally.written, tally.changed = None, set(range(len(tally.samples)))
-        line: dict[str, Any] = {"id": tally.number}
-        if tally.written is None:
-            line["call"] = tally.call
-        if tally.written != (tally.count, tally.replayed):
-            tally.written = line["counts"] = (tally.count, tally.replayed)
-        ready = [at for at in tally.changed if all(held.is_ready for held in tally.samples[at])]
-        if ready and room[0] > 0:
-            samples = [(at, {k: v for held in tally.samples[at] for k, v in held.values.items()}) for at in ready]
-            room[0] -= sum(len(one) for _, sample in samples for held in sample.values() for one in held.values()
-                           if isinstance(one, list))  # fmt: skip
-            line["samples"] = samples
-            tally.changed.difference_update(ready)
-        if len(line) > 1:
-            yield line
+def head(lost: int, why: str = "") -> bytes:
+    """How many calls no line has, and why they could not be written."""
+    return json.dumps({"lost": lost, "why": why[:64]}).ljust(HEAD - 1).encode() + b"\n"

@@ -14,77 +14,22 @@ import os
 import sys
 import threading
 import time
-import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_flashinfer_perf.traffic import arguments
 from pytest_flashinfer_perf.traffic.arguments import Key, KeyOf
-from pytest_flashinfer_perf.traffic.pieces import MOST_NUMBERS, CallTally, Held, Writer, changes
+from pytest_flashinfer_perf.traffic.graphs import MARK, NO_STATE, Captured, Graph, State
+from pytest_flashinfer_perf.traffic.pieces import MOST_NUMBERS, CallTally, Change, Held, Writer
 
 MOST_DISTINCT = 20_000  # calls of a process
 MOST_BYTES = 32 << 20  # of their descriptions
+MOST_NAMES = 1000  # of functions that raised
 MOST_COPIES = 256  # of tensors of a GPU that nobody has read yet
-MARK = "_flashinfer_perf_traffic"  # the attribute of a wrapper or graph that holds what is known of it
 Function = Callable[..., Any]
-
-
-class State:
-    """What is known of a wrapper: the call that made it, its last plan, and what that plan's tensors held."""
-
-    def __init__(self) -> None:
-        self.token = 0  # one for each pair of them: a part of the key of calls
-        self.made: CallTally | None = None
-        self.planned: CallTally | None = None
-        self.backend: str | None = None
-        self.held: Held | None = None
-        self.is_wanted = False  # by a call that is to keep a sample: the next plan is held
-        self.graphs: list[Graph] = []
-
-    def __reduce__(self) -> tuple[type[State], tuple[()]]:
-        return State, ()  # a copy of the wrapper begins anew
-
-    def described(self) -> dict[str, Any]:
-        init, plan = (tally.call["arguments"] if tally else {} for tally in (self.made, self.planned))
-        return {"wrapper": {"init": init, "plan": plan}, **({"backend": self.backend} if self.backend else {})}
-
-
-NO_STATE = State()
-
-
-@dataclass
-class Captured:
-    """A call in a CUDA graph: its tally as long as the wrapper's plan is that of the key; None if it is dropped."""
-
-    key: Key
-    tally: CallTally | None
-    state: State
-    buffers: dict[str, Callable[[], Any]]  # of its small tensors, which the program refills before replays
-    times: int = 0
-
-    def readable(self) -> dict[str, Any]:
-        """What the program refills, if all of that is still there."""
-        tensors = {name: buffer() for name, buffer in self.buffers.items()}
-        if any(one is None for one in tensors.values()):
-            self.buffers, tensors = {}, {}
-        return tensors
-
-
-class Graph:
-    """What a CUDA graph captured: its calls, how often it was replayed, and the replay that is read next."""
-
-    def __init__(self, graph: Any) -> None:
-        self.graph = weakref.ref(graph)
-        setattr(graph, MARK, self)
-        self.calls: dict[tuple[Key, int], Captured] = {}
-        self.replays = self.settled = 0
-        self.due = math.inf
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it is gone, or has captured anew."""
-        return getattr(self.graph(), MARK, None) is not self
 
 
 class Here(threading.local):
@@ -109,7 +54,7 @@ class DecoratedApi:
         is_method = next(iter(signature.parameters), "") == "self"
         roles = {"__init__": "init", "plan": "plan", "fast_decode_plan": "plan"}
         role = roles.get(name, "method") if is_method else "function"
-        return cls(f"{function.__module__}.{function.__qualname__}", role, signature)
+        return cls(arguments.as_api(f"{function.__module__}.{function.__qualname__}"), role, signature)
 
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by name, those behind `*` as a list, without self."""
@@ -150,13 +95,15 @@ class CallRecorder:
         self.devices: set[int] = set()
         self.timing: Callable[[], Any] | None = None  # what times kernels, from the first call on
         self.kernels: Any = None
-        self.writer = Writer(folder, self.lines)
         self.cleared()
+        self.writer = Writer(folder, self.changes, self.lost)
         os.register_at_fork(after_in_child=self.forked)
 
     def cleared(self) -> None:
-        self.dropped = self.dropped_before = self.bytes = 0
+        self.dropped = self.bytes = 0
+        self.raised: Counter[str] = Counter()
         self.fault, self.began, self.room = "", time.time(), [MOST_NUMBERS]
+        self.told: tuple[Any, ...] | None = (0, "", 0)  # of these, what is written
 
     def forked(self) -> None:
         """What the parent has counted is the parent's."""
@@ -181,6 +128,9 @@ class CallRecorder:
             here.inside = True
             try:
                 answer = made(*args, **kwargs)
+            except BaseException:
+                self.raised_by(api.name)
+                raise
             finally:
                 here.inside = False
             try:
@@ -191,9 +141,17 @@ class CallRecorder:
 
         return call
 
+    def raised_by(self, name: str) -> None:
+        with suppress(Exception), self.lock:
+            if name in self.raised or len(self.raised) < MOST_NAMES:
+                self.raised[name] += 1
+            self.writer.start()
+
     def note(self, api: DecoratedApi, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         form = (*map(type, args), *kwargs, *map(type, kwargs.values()))
         key = (api.keys.get(form) or self.new_form(api, form, args, kwargs))(args, kwargs)
+        if not key:
+            return
         with self.lock:
             tally = self.tallies.get(key) or self.add(key, api, args, kwargs)
             graph = self.here.graph
@@ -225,8 +183,15 @@ class CallRecorder:
     def new_form(self, api: DecoratedApi, form: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KeyOf:
         with self.lock:
             self.forms += 1
-            made = api.keys[form] = api.key_of(self.torch, self.forms, args, kwargs)
+            is_traced = any(issubclass(kind, self.fakes()) for kind in form if isinstance(kind, type))
+            made = api.key_of(self.torch, self.forms, args, kwargs) if not is_traced else lambda *_: ()
+            api.keys[form] = made
         return made
+
+    def fakes(self) -> tuple[type, ...]:
+        """The tensors that have no values, by which torch traces a call without making it."""
+        module = sys.modules.get("torch._subclasses.fake_tensor")
+        return (module.FakeTensor,) if module else ()
 
     def state(self, api: DecoratedApi, args: tuple[Any, ...]) -> State:
         return getattr(args[0], MARK, NO_STATE) if api.role == "method" else NO_STATE
@@ -364,26 +329,47 @@ class CallRecorder:
             self.dropped += calls
             self.fault = self.fault or f"{where}: {type(error).__name__}: {error}"[:200]
 
-    def lines(self, *, anew: bool) -> list[dict[str, Any]]:
-        """What has changed since the last time, for the piece; all that is known, where it begins anew."""
+    def changes(self, *, anew: bool) -> list[Change]:
+        """What has changed since it was written; all that is known, where a piece begins anew."""
         with self.lock:
-            for graph in list(self.graphs):
-                self.settle(graph)
-                if graph.is_over:
-                    self.forget(graph)
-            self.read_copies()
-            self.room = [MOST_NUMBERS] if anew else self.room
-            made = list(changes(self.tallies.values(), self.room, anew=anew))
-            if made or self.dropped != self.dropped_before:
-                self.dropped_before = self.dropped
-                made.append(self.process())
+            self.look(self.settle_all)
+            self.look(self.read_copies)
+            tallies = [one for one in self.tallies.values() if not one.is_refused]
+            if anew:
+                self.room = [MOST_NUMBERS]
+                for one in tallies:
+                    one.written, one.changed = None, set(range(len(one.samples)))
+            made = list(filter(None, (one.change(self.room, self.failed) for one in tallies)))
+            facts = (self.dropped, self.fault, self.raised.total())
+            if made or facts != self.told:
+                made.append(Change(self.process(), functools.partial(self.tell, facts)))
             if self.kernels is not None and not self.capturing:
-                made += self.kernels.lines()
+                made += self.kernels.changes()
         return made
 
+    def look(self, at: Callable[[], None]) -> None:
+        try:
+            at()
+        except Exception as error:  # noqa: BLE001 - of a GPU that has failed; what was counted is written
+            self.failed(at.__name__, error, calls=0)
+
+    def settle_all(self) -> None:
+        for graph in list(self.graphs):
+            self.settle(graph)
+            if graph.is_over:
+                self.forget(graph)
+
+    def tell(self, facts: tuple[Any, ...], is_written: bool) -> None:
+        self.told = facts if is_written else None
+
+    def lost(self) -> int:
+        """How many calls are in no line."""
+        return self.dropped + sum(one.unwritten for one in list(self.tallies.values()))
+
     def process(self) -> dict[str, Any]:
-        cuda = self.torch.cuda
-        names = [cuda.get_device_name(index) for index in sorted(self.devices)] if not self.capturing else None
+        names, cuda = None, self.torch.cuda
+        with suppress(Exception):  # of a GPU that has failed
+            names = [cuda.get_device_name(index) for index in sorted(self.devices)] if not self.capturing else None
+        line = {"began": self.began, "ended": time.time(), "fault": self.fault, "raised": dict(self.raised)}
         version = getattr(sys.modules.get("flashinfer"), "__version__", None)
-        line = {"began": self.began, "ended": time.time(), "dropped": self.dropped, "fault": self.fault}
         return {**line, "flashinfer": version, "torch": str(self.torch.__version__), "devices": names}

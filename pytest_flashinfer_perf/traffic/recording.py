@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,13 +17,11 @@ from pytest_flashinfer_perf.files import FileError, write_whole
 from pytest_flashinfer_perf.printing import safe
 from pytest_flashinfer_perf.rows.fields import FieldError, parsed, shown, written
 from pytest_flashinfer_perf.rows.fields import read as read_object
-from pytest_flashinfer_perf.traffic.arguments import LARGEST, WORD
+from pytest_flashinfer_perf.traffic.arguments import API, DEEPEST, LARGEST, NAME, WORD
 from pytest_flashinfer_perf.traffic.pieces import MOST_SAMPLES
 
 VERSION: Final = 1
-LONGEST_LINE, MOST_LINES, DEEPEST, LONGEST_LIST = 1 << 24, 1 << 20, 6, 1 << 16
-NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
-API = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
+LONGEST_LINE, MOST_LINES, LONGEST_LIST, LONGEST_TEXT = 1 << 24, 1 << 20, 1 << 16, 200
 LISTS = ("lengths", "values", "counts")  # what a sample has of a tensor; or `reach`, with `size` where that varies
 
 Json = Any  # a value of an argument: see _verify_value
@@ -101,12 +98,30 @@ def write(path: Path, recording: Recording) -> None:
     write_whole(path, "".join(f"{line}\n" for line in made))
 
 
+def refusal(line: RecordedCall | KernelTotal) -> str:
+    """Why `read` would refuse it, if it would."""
+    try:
+        _object(_line(line).encode(), is_first=False)
+    except (FieldError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def short(text: str) -> str:
+    """The text as a head may have it."""
+    return safe(text)[:LONGEST_TEXT]
+
+
 def as_lines(recording: Recording) -> Iterator[str]:
     """The lines of the file; members that say nothing are left out."""
-    for one in (recording.head, *recording.calls, *recording.kernels):
-        unsaid = {field.name: field.default for field in fields(one)} if isinstance(one, RecordedCall) else {}
-        values = {name: value for name, value in vars(one).items() if name not in unsaid or value != unsaid[name]}
-        yield json.dumps(written(values), allow_nan=False)
+    lines: tuple[Head | RecordedCall | KernelTotal, ...] = (recording.head, *recording.calls, *recording.kernels)
+    yield from map(_line, lines)
+
+
+def _line(one: Head | RecordedCall | KernelTotal) -> str:
+    unsaid = {field.name: field.default for field in fields(one)} if isinstance(one, RecordedCall) else {}
+    values = {name: value for name, value in vars(one).items() if name not in unsaid or value != unsaid[name]}
+    return json.dumps(written(values), allow_nan=False)
 
 
 def is_recording(path: Path) -> bool:
@@ -174,7 +189,7 @@ def _members(kind: Any, values: Mapping[str, Any], where: str) -> None:
 def _verify_head(head: Head) -> None:
     named = {"flashinfer": head.flashinfer, "torch": head.torch}
     for where, text in (*named.items(), *(("devices", one) for one in head.devices)):
-        if text is not None and (len(text) > 200 or safe(text) != text):
+        if text is not None and (len(text) > LONGEST_TEXT or safe(text) != text):
             raise FieldError(f"{where} must be a short text on one line, got {shown(text)}")
     _verify_sizes_of(head, "seconds", "processes", "calls", "dropped")
 

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
-import signal
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_flashinfer_perf.cli.commands import parser_of
-from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import verify_outputs
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.printing import say, show
 from pytest_flashinfer_perf.rows.formatting import counted, duration
-from pytest_flashinfer_perf.traffic import dumps, hooks, merging, recording
+from pytest_flashinfer_perf.traffic import dumps, launcher, merging, recording
+from pytest_flashinfer_perf.traffic.launcher import RecordError
+from pytest_flashinfer_perf.traffic.merging import Joined
 from pytest_flashinfer_perf.traffic.recording import RecordedCall, Recording, WrapperState
 
 USAGE = "-o FILE [--time] -- COMMAND | -o FILE --from FOLDER | --show FILE"
 EXAMPLE = "example: flashinfer-perf record -o traffic.jsonl -- python -m my_server --model m"
 DESCRIPTION = """Count what a command and the processes that it starts call of FlashInfer: shapes, types and flags, how
 often, and the lengths and routing behind them. No other value of a tensor is read. Exits with the command's code."""
-HOOKS = Path(hooks.__file__).with_name("inside")
-
-
-class RecordError(FlashinferPerfError):
-    """Nothing was recorded; the message says why."""
+OF_PIECES = "`flashinfer-perf record -o FILE --from {}` reads all of it"
+NOTHING = 2  # the exit code where nothing was recorded, unless the command has one of its own
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,18 +36,28 @@ def main(arguments: Sequence[str]) -> int:
         known.error("give -o FILE, and either a command behind -- or --from FOLDER")
     verify_outputs({"--output": args.output})
     if args.folder:
-        return written(args.output, *dumps.of_folder(args.folder))
-    pieces = args.output.with_name(f"{args.output.name}.pieces").resolve()
-    if pieces.exists():
-        raise RecordError(f"{pieces} is there, of a run that was killed: read it by --from, or remove it")
-    pieces.mkdir()
-    code = run(command, environment(pieces, timed=args.time))
-    if not any(pieces.iterdir()):
-        pieces.rmdir()
-        raise RecordError(f"the command (exit code {code}) has called no decorated function of FlashInfer: {EXAMPLE}")
-    written(args.output, *merging.of_folder(pieces))
-    shutil.rmtree(pieces)
-    return code
+        return 0 if written(args.output, dumps.of_folder(args.folder)) else NOTHING
+    return recorded(args.output, command, timed=args.time)
+
+
+def recorded(output: Path, command: Sequence[str], *, timed: bool) -> int:
+    """Record the command, and keep its pieces where they hold more than the recording does, or will."""
+    with launcher.new_folder(output) as pieces:
+        try:
+            code = launcher.run(command, launcher.environment(pieces, timed=timed))
+        except RecordError:
+            pieces.rmdir()
+            raise
+        pids = launcher.left(pieces)
+        try:
+            is_any = written(output, merging.of_folder(pieces), f"the command (exit code {code})")
+        except OSError as error:
+            raise RecordError(f"{output}: not written: {error}; {OF_PIECES.format(pieces)}") from error
+        if pids:
+            say(f"{pieces} is {launcher.still_writing(pids)}: when they have ended, {OF_PIECES.format(pieces)}")
+        else:
+            shutil.rmtree(pieces)
+        return code if is_any or pids else code or NOTHING
 
 
 def parser() -> argparse.ArgumentParser:
@@ -65,38 +70,25 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def environment(pieces: Path, *, timed: bool) -> Mapping[str, str]:
-    """The command's, with the recorder in front of its Python path."""
-    path = os.pathsep.join(filter(None, (str(HOOKS), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": path, hooks.FOLDER: str(pieces), **({hooks.TIMED: "1"} if timed else {})}
-
-
-def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
-    """The exit code of the command, which gets the signals that this process is sent."""
-    try:
-        child = subprocess.Popen(command, env=environ)  # noqa: S603 - what the user asked for
-    except OSError as error:
-        Path(environ[hooks.FOLDER]).rmdir()
-        raise RecordError(f"{command[0]} cannot be started: {error}") from error
-    signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the command too
-    try:
-        code = child.wait()
-    finally:
-        signal.signal(signal.SIGINT, before)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    return code if code >= 0 else 128 - code
-
-
-def written(output: Path, made: Recording, faults: Sequence[str]) -> int:
-    recording.write(output, made)
-    head = made.head
-    say(f"{counted(head.calls, 'call')} in {output}, {len(made.calls)} distinct, of processes: {head.processes}")
+def written(output: Path, made: Joined, source: str = "the folder") -> bool:
+    """Write the recording and say what is not in it; False where nothing is left to write."""
+    head = made.recording.head
+    calls, lost, raised = (counted(number, "call") for number in (head.calls, head.dropped, sum(made.raised.values())))
+    if head.calls:
+        recording.write(output, made.recording)
+        say(f"{calls} in {output}, {len(made.recording.calls)} distinct, of processes: {head.processes}")
+    elif not head.dropped and not made.raised:
+        say(f"{source} has called no decorated function of FlashInfer: {EXAMPLE}")
+    else:
+        say(f"{source} has left nothing to record")
+    if made.raised:
+        names = ", ".join(f"{name} ({count})" for name, count in made.raised.items())
+        say(f"{raised} raised, and are not in it: {names}"[:1000])
     if head.dropped:
-        say(f"{counted(head.dropped, 'call')} not recorded: a bound was reached, or the recorder failed")
-    for fault in faults:
+        say(f"{lost} not recorded")
+    for fault in made.faults:
         say(f"the recorder failed: {fault}")
-    return 0
+    return bool(head.calls)
 
 
 def shown(made: Recording) -> Iterator[str]:

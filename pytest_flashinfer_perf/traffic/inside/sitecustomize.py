@@ -1,11 +1,14 @@
 """What Python runs first in each process of a recorded program, because this folder leads PYTHONPATH.
 
-It waits for FlashInfer, and runs the `sitecustomize` that this one hides. Whatever fails here, the program runs.
+It waits for FlashInfer, and runs the `sitecustomize` that this one hides. Whatever fails here, the program runs. It is
+before all others that want to know of the process' end, or take one of the functions by which it ends.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import importlib
 import importlib.machinery
 import importlib.util
@@ -14,11 +17,13 @@ import sys
 
 TYPE_CHECKING = False  # typing would be imported by every process
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 HERE = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120 - pathlib would be imported by every process
 HOME = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))  # noqa: PTH120
 PACKAGE = "pytest_flashinfer_perf"
+leaving: list[Callable[..., None]] = []
 MODULES = ("flashinfer.api_logging", "flashinfer.decode")
 
 
@@ -50,7 +55,7 @@ def hooked(module: Any) -> None:
         if spec is not None and spec.loader is not None:
             sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(sys.modules[PACKAGE])
-    importlib.import_module(f"{PACKAGE}.traffic.hooks").imported(module)
+    importlib.import_module(f"{PACKAGE}.traffic.hooks").imported(module, leaving)
 
 
 def run_hidden() -> None:
@@ -62,5 +67,26 @@ def run_hidden() -> None:
         spec.loader.exec_module(hidden)
 
 
+def leave(*, ends: bool) -> None:
+    for one in leaving:
+        with contextlib.suppress(Exception):
+            one(ends=ends)
+
+
+def hook_end(name: str, *, ends: bool) -> None:
+    own = getattr(os, name)
+
+    @functools.wraps(own)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        leave(ends=ends)
+        return own(*args, **kwargs)
+
+    setattr(os, name, called)
+
+
+atexit.register(leave, ends=True)
+hook_end("_exit", ends=True)  # of forked workers, without what atexit would do
+for function in ("execv", "execve"):  # which all others call
+    hook_end(function, ends=False)
 sys.meta_path.insert(0, Finder())
 run_hidden()

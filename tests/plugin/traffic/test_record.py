@@ -19,8 +19,7 @@ import pytest
 from known_calls import CALLS
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.cli.commands import record
-from pytest_flashinfer_perf.traffic import merging, recording
+from pytest_flashinfer_perf.traffic import launcher, merging, recording
 
 
 def program(folder, text, first=""):
@@ -244,7 +243,7 @@ def test_what_is_killed_loses_the_last_second_at_most(tmp_path):
     pieces, notes = tmp_path / "pieces", [tmp_path / f"note-{nth}" for nth in range(10)]
     pieces.mkdir()
     command = [sys.executable, program(tmp_path, ENDLESS)]
-    child = subprocess.Popen(command, env=record.environment(pieces, timed=False), cwd=tmp_path)
+    child = subprocess.Popen(command, env=launcher.environment(pieces, timed=False), cwd=tmp_path)
     while not all(note.exists() and note.read_text() for note in notes):
         assert child.poll() is None
         time.sleep(0.01)
