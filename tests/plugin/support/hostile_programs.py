@@ -1,7 +1,7 @@
 """Programs that close, replace, copy and exhaust descriptors, fork, exec, and change root, user and limits.
 
 Each has `call(times)`, `flush()`, by which the recorder writes as it does every half second, and the modules of `USED`.
-What reaches its files and peers has to be `mine` and nothing else. The number is how many of its calls are recorded.
+What reaches its files and peers has to be `mine` and nothing else. The number is how many calls it makes.
 """
 
 from textwrap import dedent, indent
@@ -61,8 +61,12 @@ def lines(*texts):
     return "\n".join(dedent(text).strip() for text in texts)
 
 
-def forked(text):
-    return f"if (pid := os.fork()) == 0:\n{indent(lines(text), '    ')}\n    os._exit(0)\nos.waitpid(pid, 0)"
+def inside(head, *texts):
+    return f"{head}\n{indent(lines(*texts), '    ')}"
+
+
+def forked(*texts):
+    return lines(inside("if (pid := os.fork()) == 0:", *texts, "os._exit(0)"), "os.waitpid(pid, 0)")
 
 
 PROGRAMS = {
@@ -80,39 +84,39 @@ PROGRAMS = {
     "little_to_write": (lines("resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))", LOG, "call(4)"), 4),
     "a_signal_for_much": (
         lines("signal.signal(signal.SIGXFSZ, signal.SIG_DFL); resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))",
-              "call(4); flush(); call(200, each=True)"), range(4, 60)),
+              "call(4); flush(); call(200, each=True)"), 204),
     "chroot_behind": (lines("call(2); flush(); os.chroot('.'); call(3); flush(); call(1)"), 6),
     "chroot_before": (lines(CHROOT, "call(3)"), 3),
     "chroot_and_closed": (lines("call(2); os.closerange(3, 512)", CHROOT, "call(3)", LOG), 5),
     "chroot_and_nobody": (lines(CHROOT, NOBODY, "call(3)"), 3),
-    "chroot_and_forked": (lines("call(1)", CHROOT, forked("call(2)")), 1),
-    "chroot_and_much": (lines("call(1)", CHROOT, "call(200, each=True)"), range(4, 60)),
+    "chroot_and_forked": (lines("call(1)", CHROOT, forked("call(2)")), 3),
+    "chroot_and_much": (lines("call(1)", CHROOT, "call(200, each=True)"), 201),
     "nobody": (lines("call(1)", NOBODY, "call(3); flush()"), 4),
     "nobody_forks": (lines("call(1)", NOBODY, forked("call(2)")), 3),
     "without_a_folder": (lines("os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); call(3)"), 3),
     "strange_mask": (lines("os.umask(0o777); call(2)", forked("call(2)")), 4),
     "fork": (lines("call(1)", forked("call(2)"), "call(3)"), 6),
-    "fork_and_close": (lines("call(1)", forked(lines("os.closerange(3, 512)", LOG, "flush(); call(2)"))), 3),
-    "fork_of_a_fork": (lines("call(1)", forked(lines("call(2)", forked("call(4)")))), 7),
+    "fork_and_close": (lines("call(1)", forked("os.closerange(3, 512)", LOG, "flush(); call(2)")), 3),
+    "fork_of_a_fork": (lines("call(1)", forked("call(2)", forked("call(4)"))), 7),
     "fork_in_a_thread": (
-        lines("def work():", indent(lines("call(1)", forked("call(2)")), "    "),
+        lines(inside("def work():", "call(1)", forked("call(2)")),
               "other = threading.Thread(target=work); other.start(); other.join()"), 3),
     "fork_that_is_killed": (lines("call(1)", forked("call(2); flush(); os.kill(os.getpid(), 9)")), 3),
     "fork_beside_python": (
         lines("call(1); flush(); libc = ctypes.PyDLL(None); pid = libc.fork()",
-              "if pid == 0: call(1); flush(); libc._exit(0)", "os.waitpid(pid, 0); call(2)"), 3),
+              "if pid == 0: call(1); flush(); libc._exit(0)", "os.waitpid(pid, 0); call(2)"), 4),
     "orphan": (
-        lines("call(1); a, b = os.pipe()", forked(f"os.setsid()\n{forked('call(2)').partition('os.waitpid')[0]}"),
+        lines("call(1); a, b = os.pipe()", forked("os.setsid()", forked("call(2)").partition("os.waitpid")[0]),
               "os.close(b); note('pipe', os.read(a, 99))"), 3),
     "pre_fork": (
-        lines("server = socket.socket(); server.listen()", "for nth in range(3):", indent(forked(lines(
-            "os.closerange(server.fileno() + 1, 512); call(2)", LOG, "flush(); call(1)")), "    "), "call(1)"), 10),
+        lines("server = socket.socket(); server.listen()", inside("for _ in range(3):", forked(
+            "os.closerange(server.fileno() + 1, 512); call(2)", LOG, "flush(); call(1)")), "call(1)"), 10),
     "spawned": (lines("call(1); os.posix_spawn('/bin/true', ['true'], {}); os.wait(); call(1)"), 2),
     "subprocess": (
         lines("call(1); subprocess.run(['true'], check=True, preexec_fn=lambda: os.closerange(3, 99)); call(1)"), 2),
     "pool": (
-        lines("call(1)", "with multiprocessing.get_context('fork').Pool(2) as pool:", "    pool.map(call, [1, 1])",
-              "    pool.close(); pool.join()"), 3),
+        lines("call(1)", inside("with multiprocessing.get_context('fork').Pool(2) as pool:",
+                              "pool.map(call, [1, 1]); pool.close(); pool.join()")), 3),
     "exec": (lines("call(3); os.execv('/bin/true', ['true'])"), 3),
     "exec_by_path": (lines("call(3); os.closerange(3, 512); os.execvpe('true', ['true'], os.environ)"), 3),
     "exec_that_fails": (
@@ -138,9 +142,14 @@ PROGRAMS = {
             lines("call(3); flush()", way, "def again(): call(4); flush()", what, "call(2)"), 9)
        for closing, way in CLOSING.items() for receiving, what in RECEIVING.items()},
 }  # fmt: skip
-IN_SHORT = ("closerange_then_files", "each_then_sockets", "daemon_then_pipes", "by_the_kernel_then_copies",
-            "fork_and_close", "copies_of_all", "exhausted_before", "exhausted_behind", "chroot_and_nobody",
-            "chroot_and_forked", "little_to_write", "pre_fork", "exec", "exec_that_fails")  # fmt: skip
+# What cannot have all calls in its recording, and how many it has at least. The others are counted.
+LOSING = {
+    "a_signal_for_much": 20,
+    "chroot_and_much": 10,
+    "chroot_and_forked": 1,
+    "nobody_forks": 1,
+    "fork_beside_python": 3,
+}
 SERVER = f"""
 import {USED}
 from calls import *
@@ -161,5 +170,5 @@ for at, name in enumerate(sys.argv[1:]):
         except BaseException:
             note("error", traceback.format_exc().encode())
             os._exit(1)
-    print(name, os.waitpid(server, 0)[1], flush=True)
+    note(f"{{name}}.status", str(os.waitpid(server, 0)[1]).encode())
 """
