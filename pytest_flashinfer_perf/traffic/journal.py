@@ -24,7 +24,7 @@ LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 NEW, THERE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 DONT_FORK, POPULATE_WRITE = 10, 23  # of madvise
 NO_MEMORY = ctypes.c_void_p(-1).value
-PAGE, LARGEST_STEP = mmap.PAGESIZE, 1 << 20  # bytes: it doubles, up to this step
+PAGE, LARGEST_STEP = mmap.PAGESIZE, 1 << 20  # bytes: it grows by a quarter, at least by a page
 
 
 class Journal:
@@ -71,7 +71,7 @@ class Journal:
     def _provide(self, least: int) -> None:
         """Have at least that many bytes; more where there is room for them."""
         if least > self.size:
-            generous = max(least, self.size + min(max(self.size, PAGE), LARGEST_STEP))
+            generous = max(least, self.size + min(self.size // 4, LARGEST_STEP))
             try:
                 self._grow(-(-generous // PAGE) * PAGE)
             except OSError:

@@ -52,7 +52,8 @@ def recorded(output: Path, command: Sequence[str], *, timed: bool) -> int:
         try:
             is_any = written(output, merging.of_folder(pieces), f"the command (exit code {code})")
         except OSError as error:
-            raise RecordError(f"{output}: not written: {error}; {OF_PIECES.format(pieces)}") from error
+            say(f"{output}: not written: {error}; {OF_PIECES.format(pieces)}")
+            return code or NOTHING
         if pids:
             say(f"{pieces} is {launcher.still_writing(pids)}: when they have ended, {OF_PIECES.format(pieces)}")
         else:

@@ -82,6 +82,10 @@ PROGRAMS = {
     "none_at_all": (
         lines("call(1); os.closerange(0, 512); resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0)); call(4)"), 5),
     "little_to_write": (lines("resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))", LOG, "call(4)"), 4),
+    "full_for_a_while": (
+        lines("_, most = resource.getrlimit(resource.RLIMIT_FSIZE)",
+              "resource.setrlimit(resource.RLIMIT_FSIZE, (9000, most)); call(200, each=True); flush(); flush()",
+              "resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)); call(3)"), 203),
     "a_signal_for_much": (
         lines("signal.signal(signal.SIGXFSZ, signal.SIG_DFL); resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))",
               "call(4); flush(); call(200, each=True)"), 204),

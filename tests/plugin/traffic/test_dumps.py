@@ -63,7 +63,7 @@ def test_a_folder_of_level_10_is_a_recording(level_10, tmp_path):
 
 def test_a_trace_dump_is_a_recording(tmp_path):
     run(tmp_path, TRACE, FLASHINFER_TRACE_DUMP="1", FLASHINFER_TRACE_DUMP_DIR=str(tmp_path / "traces"))
-    made, _ = dumps.of_folder(tmp_path / "traces")
+    made = dumps.of_folder(tmp_path / "traces").recording
     [call] = made.calls
     assert call.api == "flashinfer.norm.rmsnorm"
     assert call.count == 1
@@ -82,7 +82,7 @@ def test_strange_dumps_are_read_or_refused_with_one_sentence(level_10, tmp_path)
         text = mutated(rand, text, 2) if rand.random() < 0.2 else text
         (folder / "session.jsonl").write_text(text, "utf-8", "surrogatepass")
         try:
-            recording.write(tmp_path / "t.jsonl", dumps.of_folder(folder)[0])
+            recording.write(tmp_path / "t.jsonl", dumps.of_folder(folder).recording)
             recording.read(tmp_path / "t.jsonl")
             said.add("")
         except RecordingError as error:

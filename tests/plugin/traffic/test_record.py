@@ -269,7 +269,7 @@ def test_what_is_killed_loses_the_last_second_at_most(tmp_path):
 def test_the_last_line_of_a_killed_process_may_be_torn(tmp_path):
     whole = {"id": 1, "call": {"api": "a.b", "arguments": {}}, "counts": [5, 0]}
     (tmp_path / "1-1.jsonl").write_text(json.dumps(whole) + '\n{"id": 1, "counts": [9')
-    assert merging.of_folder(tmp_path)[0].calls[0].count == 5
+    assert merging.of_folder(tmp_path).recording.calls[0].count == 5
 
 
 OVERHEAD = """
