@@ -35,6 +35,7 @@ from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.machine.requirements import version
 from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, EvaluationConfigError
 from pytest_flashinfer_perf.trace_sets.judge import EvaluationResult, Job, Judging
+from pytest_flashinfer_perf.trace_sets.solution import NOT_CONFIRMED
 
 
 class Benchmark:
@@ -228,8 +229,15 @@ def evaluated(folder: Path | None, traces: Iterable[Trace] = ()) -> frozenset[tu
     """The definition, workload and solution of each trace, of these and of those in the folder."""
     files = sorted(folder.rglob("*.jsonl")) if folder else []
     lines = [line for file in files for line in file.read_text(errors="replace").splitlines()]
-    known = (trace for trace in (*traces, *filter(None, map(_read, lines))) if trace.evaluation)
+    known = (trace for trace in (*traces, *filter(None, map(_read, lines))) if _is_settled(trace))
     return frozenset((trace.definition, trace.workload.uuid, trace.solution or "") for trace in known)
+
+
+def _is_settled(trace: Trace) -> bool:
+    """Not where a solution was not evaluated, or where it may pass at a better time."""
+    if trace.evaluation is None:
+        return False
+    return not trace.evaluation.log.rpartition("\n")[2].startswith(NOT_CONFIRMED)
 
 
 def _read(line: str) -> Trace | None:

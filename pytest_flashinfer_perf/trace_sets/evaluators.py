@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,16 +26,18 @@ from pytest_flashinfer_perf.kernel_timing.run import Timing, run
 from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.trace_sets import outside_clock
 from pytest_flashinfer_perf.trace_sets.config import Resolved
+from pytest_flashinfer_perf.trace_sets.siblings import Siblings, siblings
 from pytest_flashinfer_perf.trace_sets.solution import Answer, Given, Solution, SolutionError, Task
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The inputs and reference answers of each trial, and the latency of the reference."""
+    """The inputs and reference answers of each trial, the latency of the reference, and what siblings change."""
 
     inputs: Sequence[Given]
     answers: list[Answer]
     latency_ms: float
+    siblings: Siblings = field(default_factory=Siblings)
 
 
 def _reference(task: Task) -> Callable[..., Any]:
@@ -85,7 +87,25 @@ class DefaultEvaluator(Evaluator):
 
     def build_baseline(self, task: Task) -> Baseline:
         drawn = [self.inputs(task, trial) for trial in task.trials]
-        return Baseline(drawn, [self.expected(task, given) for given in drawn], latency_ms(task, drawn))
+        answers = [self.expected(task, given) for given in drawn]
+        return Baseline(drawn, answers, latency_ms(task, drawn), self._siblings(task, drawn[0], answers[0]))
+
+    def exchangeable(self, task: Task) -> list[int]:
+        """The positions of inputs whose elements are drawn one like the other; none if a subclass draws inputs."""
+        if type(self).inputs is not DefaultEvaluator.inputs:
+            return []
+        return randoms(task)
+
+    def _siblings(self, task: Task, given: Given, answer: Answer) -> Siblings:
+        def differs(other: Given) -> bool:
+            """Whether the answer to the inputs is wrong for the others."""
+            try:
+                self.judged(task, other, answer, self.expected(task, other))
+            except SolutionError:
+                return True
+            return False
+
+        return siblings(given, self.exchangeable(task), differs)
 
     def check_correctness(self, task: Task, solution: Solution, baseline: Baseline) -> Correctness:
         trials = zip(baseline.inputs, baseline.answers, strict=True)
@@ -102,16 +122,28 @@ class DefaultEvaluator(Evaluator):
         seen = [compared(n, g, w, task.config, required) for n, g, w in zip(names, got, want, strict=False)]
         return max(seen, key=lambda one: (-one.extra["matched_ratio"], one.max_absolute_error))
 
-    def eval_performance(self, task: Task, solution: Solution, baseline: Baseline) -> list[Timing]:  # noqa: ARG002 - times other inputs than were checked
+    def eval_performance(self, task: Task, solution: Solution, baseline: Baseline) -> list[Timing]:
+        """Time other inputs than were checked, behind a call with inputs that look like them."""
         timings = []
         for trial in task.trials:
-            given = self.inputs(task, task.config.num_trials + trial)
-            timing, answer = solution.timing(given, self.fewest_outputs)
+            before = self.inputs(task, task.config.num_trials + trial)
+            given = baseline.siblings.of(before)
+            timing, answer = solution.timing(given, self.fewest_outputs, before=before)
             if answer is not None:
                 self.judged(task, given, answer, self.expected(task, given))
             timings.append(timing)
-        outside_clock.confirm(self, task, solution, min(timing.median for timing in timings))
+        self.confirm(task, solution, timings, baseline.siblings)
         return timings
+
+    def confirm(self, task: Task, solution: Solution, timings: Sequence[Timing], siblings: Siblings) -> None:
+        """Raise an error unless the clock of this process says that these times can be."""
+        outside_clock.confirm(self, task, solution, timings, siblings)
+
+
+def randoms(task: Task) -> list[int]:
+    """The positions of inputs that the workload does not provide."""
+    given = (task.workload.inputs.get(name) for name in task.definition.inputs)
+    return [at for at, one in enumerate(given) if one is None or one.type == "random"]
 
 
 def latency_ms(task: Task, drawn: Sequence[Given]) -> float:
@@ -201,6 +233,10 @@ class TopkIndexerEvaluator(DefaultEvaluator):
         if cache is None or cache.type == "random":
             given[at] = packed(given[at].shape, torch.Generator(task.device.torch).manual_seed(task.seed + trial))
         return given
+
+    def exchangeable(self, task: Task) -> list[int]:
+        """Not the cache, whose bytes are keys and scales."""
+        return [at for at in randoms(task) if list(task.definition.inputs)[at] != "k_index_cache_fp8"]
 
     def judged(self, task: Task, given: Given, got: Answer, want: Answer) -> Correctness:
         named = dict(zip(task.definition.inputs, given, strict=True))

@@ -9,20 +9,30 @@ from __future__ import annotations
 import math
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from flashinfer_bench.data import Correctness
 from torch import Tensor
 
+from pytest_flashinfer_perf.kernel_timing.run import Timing
 from pytest_flashinfer_perf.rows.formatting import duration
-from pytest_flashinfer_perf.trace_sets.solution import Answer, Given, ImpossibleTimeError, Solution, Task
+from pytest_flashinfer_perf.trace_sets.siblings import Siblings
+from pytest_flashinfer_perf.trace_sets.solution import (
+    Answer,
+    Given,
+    ImpossibleTimeError,
+    Solution,
+    Task,
+    not_confirmed,
+)
 
 MARGIN = 0.5  # calls in a row may find the cache warm, or meet another process: a time within a factor of 2 is believed
 HOST_S = 1e-3  # of a call that no CUDA graph can hold, a GPU's time may be this much less than what the host takes
 NODE_S = 2e-6  # between two calls of a CUDA graph: of a kernel of 1.6 us, an H200 takes 3.4 us a call
 ROUNDS, COUNTS = 3, (1, 4, 16, 64, 256)  # few calls are seldom interrupted, of many a request is the smaller part
+FEWEST_ROUNDS = 2  # the answers of the second show who remembers those of the first
 LONGEST_S = 0.05
 MOST_BYTES = {True: 1 << 30, False: 64 << 20}  # of inputs, on a GPU and on a CPU
 COMPARED = 4  # answers of each round
@@ -40,30 +50,42 @@ class Knows(Protocol):
     def judged(self, task: Task, given: Given, got: Answer, want: Answer) -> Correctness: ...
 
 
-def confirm(evaluator: Knows, task: Task, solution: Solution, reported: float) -> None:
-    """Raise ImpossibleTimeError if calls take at least twice as long as was reported."""
-    calls = Calls(evaluator, task, solution)
-    seen = calls.seconds(calls.fresh, reported / MARGIN)
+def confirm(evaluator: Knows, task: Task, solution: Solution, timings: Sequence[Timing], siblings: Siblings) -> None:
+    """Raise an error if calls take at least twice as long as was reported, or if nobody can say what they take."""
+    doubt = _doubt(Calls(evaluator, task, solution, siblings), min(timing.median for timing in timings))
+    busy = next((one.contention for one in timings if one.contention is not None and one.contention.is_busy), None)
+    if busy is not None:
+        raise not_confirmed("; ".join(filter(None, (busy.sentence, doubt))))
+    if doubt:
+        raise ImpossibleTimeError(doubt)
+
+
+def _doubt(calls: Calls, reported: float) -> str:
+    """Why a reported time cannot be that of a call; empty if it can."""
+    seen = calls.seconds(calls.fresh, reported / MARGIN, FEWEST_ROUNDS)
     if reported >= MARGIN * seen:
-        return
+        return ""
     if calls.seconds(calls.repeated, MARGIN * seen) < MARGIN * seen:
         sentence = f"a call takes {duration(seen)} for new inputs, and {duration(reported)} for those of the last call"
-        raise ImpossibleTimeError(f"remembers answers: {sentence}")
-    if task.device.is_gpu:
+        return f"remembers answers: {sentence}"
+    if calls.task.device.is_gpu:
         captured = calls.captured_seconds(reported / MARGIN + NODE_S)
         seen = seen - HOST_S if captured is None else captured - NODE_S
-    if reported < MARGIN * seen:
-        sentence = f"{duration(reported)} per call by its own clock, {duration(seen)} by that of another process"
-        raise ImpossibleTimeError(f"impossible time: {sentence}")
+    if reported >= MARGIN * seen:
+        return ""
+    return (
+        f"impossible time: {duration(reported)} per call by its own clock, {duration(seen)} by that of another process"
+    )
 
 
 @dataclass
 class Calls:
-    """Calls in a row, on inputs that nobody has seen, or on the same ones again."""
+    """Calls in a row, on inputs that nobody has seen and that look like each other, or on the same ones again."""
 
     evaluator: Knows
     task: Task
     solution: Solution
+    siblings: Siblings
 
     def __post_init__(self) -> None:
         self._one = self._drawn()
@@ -72,20 +94,20 @@ class Calls:
         self._count = 1
 
     def fresh(self) -> list[Given]:
-        return [self._drawn() for _ in range(self._count)]
+        return [self.siblings.of(self._one) if self.siblings.pairs else self._drawn() for _ in range(self._count)]
 
     def repeated(self) -> list[Given]:
         return [self._one] * self._count
 
-    def seconds(self, contents: Callable[[], list[Given]], enough: float) -> float:
+    def seconds(self, contents: Callable[[], list[Given]], enough: float, fewest: int = 1) -> float:
         """The shortest time of a call, by rounds of few and of many calls, up to one with no more than `enough`."""
         least = math.inf
-        for count in COUNTS * ROUNDS:
+        for done, count in enumerate(COUNTS * ROUNDS, 1):
             self._count = max(1, min(count, self._most, math.floor(LONGEST_S / least)))
             given = contents()
             self.solution.give(given)
             least = min(least, self._round(given))
-            if least <= enough:
+            if least <= enough and done >= fewest:
                 break
         return least
 

@@ -24,6 +24,10 @@ class SamplingEvaluator(DefaultEvaluator):
     def can_evaluate(self, definition: Definition) -> bool:
         return bool(definition.op_type == "sampling")
 
+    def exchangeable(self, task: Task) -> list[int]:  # noqa: ARG002 - of any
+        """None: the same token may be right for any inputs."""
+        return []
+
     def expected(self, task: Task, given: Given) -> Answer:
         """The distribution, since the reference's own draws are only a few samples of it."""
         chosen = torch.where(allowed_tokens(task, given), _probs(task, given), 0.0)

@@ -71,6 +71,14 @@ class ImpossibleTimeError(FlashinferPerfError):
     """The times of a solution cannot be those of the calls that were asked for."""
 
 
+NOT_CONFIRMED = "time not confirmed: "
+
+
+def not_confirmed(reason: str) -> SolutionError:
+    """FlashInfer-Bench has no status for a time of which nobody can say whether it is right."""
+    return SolutionError(EvaluationStatus.RUNTIME_ERROR, NOT_CONFIRMED + reason)
+
+
 class Solution:
     """A solution in another process."""
 
@@ -105,9 +113,14 @@ class Solution:
             raise ImpossibleTimeError("impossible time: a call leaves work on another stream, for which nothing waits")
         return reply.captured
 
-    def timing(self, given: Given, fewest: int | None = None) -> tuple[Timing, Answer | None]:
-        """The times that its process reports, and the last timed answer; no answer if a call changed the inputs."""
-        self.give([given])
+    def timing(
+        self, given: Given, fewest: int | None = None, *, before: Given | None = None
+    ) -> tuple[Timing, Answer | None]:
+        """The times that its process reports, and the last timed answer; no answer if a call changed the inputs.
+
+        An untimed call with the inputs `before` comes first: at the same addresses, which the others are copied to.
+        """
+        self.give([given if before is None else before, given])
         since = time.perf_counter()
         reply = self._ask("time", self.task.counts)
         timing = _possible(reply.timing, time.perf_counter() - since, self.task)
@@ -116,7 +129,7 @@ class Solution:
         changed = [name for name, now, before in pairs if not _same(now, before)]
         if changed:
             print(f"changes its inputs {', '.join(changed)}: answers of timed calls are not checked")  # noqa: T201
-        return timing, None if changed else self._answers(reply, fewest)[0]
+        return timing, None if changed else self._answers(reply, fewest, 1)[0]
 
     def give(self, contents: Sequence[Given], axes: Mapping[str, int] | None = None) -> bool:
         """Write the inputs of calls into the shared memory, and spoil the outputs; whether the places are the same."""
@@ -150,15 +163,16 @@ class Solution:
             raise SolutionError(status, reply.message)
         return reply
 
-    def _answers(self, reply: Reply, fewest: int | None) -> list[Answer]:
-        """Copies of the answers, so that nothing can change them while they are compared."""
-        start = self._arguments[0].outputs[0].start
-        memory = self._memory.tensor[start : self._arguments[-1].room].clone()
+    def _answers(self, reply: Reply, fewest: int | None, count: int | None = None) -> list[Answer]:
+        """Copies of the first answers, so that nothing can change them while they are compared."""
+        called = self._arguments[:count]
+        start = called[0].outputs[0].start
+        memory = self._memory.tensor[start : called[-1].room].clone()
         self.task.device.synchronize()
-        returned = [None] * len(self._arguments) if self.writes else reply.returned
-        if len(returned) != len(self._arguments):
+        returned = [None] * len(called) if self.writes else reply.returned
+        if len(returned) != len(called):
             raise SolutionError(EvaluationStatus.RUNTIME_ERROR, "its process lost an answer")
-        both = zip(self._arguments, returned, strict=True)
+        both = zip(called, returned, strict=True)
         places = [self._places(arguments, claims, fewest) for arguments, claims in both]
         return [tuple(replace(slot, start=slot.start - start).of(memory) for slot in one) for one in places]
 

@@ -147,10 +147,14 @@ class Solver:
         return Reply(captured=True)
 
     def time(self, measuring: Measuring) -> Reply:
-        """Time calls with the first of the arguments."""
-        arguments, given, written = self._bound[0]
+        """Call once with the first of the arguments, then copy the second to their places and time calls there."""
+        (arguments, given, written), (_, others, _) = self._bound
         runnable, last = self._runnable, [None]
         assert runnable is not None
+        runnable(*given, *written) if self._writes else runnable(*given)
+        for place, value in zip(given, others, strict=True):
+            if isinstance(place, Tensor):
+                place.copy_(value)
 
         def call(*args: Any) -> None:
             last[0] = runnable(*args)

@@ -23,11 +23,11 @@ DEFINITION = Definition.model_validate(
     }
 )
 WORKLOAD = Workload(axes={"M": 256}, inputs={"A": {"type": "random"}, "B": {"type": "random"}}, uuid="w")
-# Another program that is given a core for a moment changes few of 15 samples, and no median.
 CONFIG = Resolved(iterations=15, warmup_runs=1, num_trials=1, timeout_seconds=60, profile_baseline=False)
 WRONG, RIGHT = "C.zero_()", "torch.matmul(A, B.T, out=C)"
 NUMERICAL, RUNTIME = "INCORRECT_NUMERICAL: ", "RUNTIME_ERROR: "
-FORGED = "None: (impossible time|remembers answers): "  # a busy machine may take the one for the other
+# What a busy machine says of a time, beside what the judge's clock does, and that may take the one for the other.
+FORGED = "RUNTIME_ERROR: time not confirmed: |None: (impossible time|remembers answers): "
 PACKAGE = "from pytest_flashinfer_perf.trace_sets import evaluators, judge, shared, solver\n"
 TIMING = "from pytest_flashinfer_perf.kernel_timing import cold, instruments, run as timing\n"
 
@@ -238,14 +238,47 @@ FORGING = {
             {RIGHT}
         """,
     ),
-    "answers of the seed": (
-        (
-            "torch.manual_seed(0)\nknown = {}\nfor seed in range(40, 60):\n"
-            "    g = torch.Generator().manual_seed(seed)\n"
-            "    a, b = torch.randn(256, 320, generator=g), torch.randn(256, 320, generator=g)\n"
-            "    known[float(a[0, 0])] = a @ b.T"
-        ),
-        f"found = known.get(float(A[0, 0]))\n{RIGHT} if found is None else C.copy_(found)",
+}
+
+# Remembering answers: by what inputs that differ have in common.
+KEYS = {
+    "a number": "float(A[0, 0])",
+    "some bytes": "bytes(A[:2].numpy())",
+    "address": "A.data_ptr()",
+    "shape": "A.shape",
+    "sum": "float(A.sum()), float(B.sum())",
+    "sums": "float(A.double().sum()), float(A.mean()), float(A.max()), float(A.min()), B.data_ptr()",
+    "sample": "bytes(A.view(-1)[::997].numpy()), bytes(B.view(-1)[::997].numpy())",
+    "ends": "float(A[0, 0]), float(A[-1, -1]), float(B[0, 0]), float(B[-1, -1]), A.data_ptr()",
+    "one of two": "bytes(A.numpy())",
+}
+WHILE_TIMED = """
+import sys
+kept = {}
+
+def is_timed():
+    frame = sys._getframe(2)
+    while frame and frame.f_code.co_name != "time":
+        frame = frame.f_back
+    return frame is not None
+"""
+SEEDS = (
+    "torch.manual_seed(0)\nknown = {}\nfor seed in range(40, 60):\n"
+    "    g = torch.Generator().manual_seed(seed)\n"
+    "    a, b = torch.randn(256, 320, generator=g), torch.randn(256, 320, generator=g)\n"
+    "    known[float(a[0, 0])] = a @ b.T"
+)
+
+
+def memo(key):
+    return f"k = {key}\nif k not in kept:\n    kept[k] = A @ B.T\nC.copy_(kept[k])"
+
+
+REMEMBERING = {
+    **{name: source("kept = {}", memo(key)) for name, key in KEYS.items()},
+    "while timed": source(WHILE_TIMED, f"k = float(A[0, 0]) if is_timed() else object()\n{memo('k')}"),
+    "answers of the seed": source(
+        SEEDS, f"found = known.get(float(A[0, 0]))\n{RIGHT} if found is None else C.copy_(found)"
     ),
 }
 LAZY = """
@@ -259,17 +292,12 @@ class Lazy(torch.Tensor):
     dtype = property(lambda self: torch.float32)
 """
 OTHERS = {
-    "memo by a number": (
-        source("kept = {}", "k = float(A[0, 0])\nif k not in kept:\n    kept[k] = A @ B.T\nC.copy_(kept[k])"),
+    "memo by all bytes": (
+        source(
+            "kept = {}",
+            memo("bytes(A.numpy()), bytes(B.numpy())").replace("A @ B.T", "[A @ B.T for _ in range(40)][0]"),
+        ),
         FORGED,
-    ),
-    "memo by some bytes": (
-        source("kept = {}", "k = bytes(A[:2].numpy())\nif k not in kept:\n    kept[k] = A @ B.T\nC.copy_(kept[k])"),
-        FORGED,
-    ),
-    "memo by address": (
-        source("kept = {}", "k = A.data_ptr()\nif k not in kept:\n    kept[k] = A @ B.T\nC.copy_(kept[k])"),
-        NUMERICAL,
     ),
     "nan for a time": (
         source(f"{TIMING}instruments.Wall._once = lambda self, work: (work(), float('nan'))[1]", RIGHT),
@@ -318,6 +346,7 @@ ATTACKS = {
     **{f"finding: {name}": (source("kept = {}", body), NUMERICAL) for name, body in FINDING.items()},
     **{f"breaking: {name}": (source(before, body), verdict) for name, (before, body, verdict) in BREAKING.items()},
     **{f"forging: {name}": (source(before, body), FORGED) for name, (before, body) in FORGING.items()},
+    **{f"remembering: {name}": (code, NUMERICAL) for name, code in REMEMBERING.items()},
     **OTHERS,
 }
 HONEST = source("", RIGHT)
@@ -348,21 +377,13 @@ def test_there_are_enough():
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_no_attack_passes(judged, name, tmp_path):
-    """Where there is more to do than there are cores, a forged time may be believed, but not again and again."""
     code, expected = ATTACKS[name]
     owned = tmp_path / "owned"
-    for attempt in range(3 if expected == FORGED else 1):
-        seen = judged(f"{name} {attempt}", code.replace("OWNED", repr(str(owned))))
-        if re.match(expected, seen):
-            break
+    seen = judged(name, code.replace("OWNED", repr(str(owned))))
     assert re.match(expected, seen), seen
     assert not owned.exists()
 
 
 def test_an_honest_solution_passes_after_all_of_them(judged):
-    """Where there is more to do than there are cores, its time may be doubted, but not again and again."""
-    for attempt in range(4):
-        seen = judged(f"honest {attempt}", HONEST)
-        if not re.match(FORGED, seen):
-            break
-    assert seen.startswith("PASSED: "), seen
+    """Or a busy machine cannot say what it takes."""
+    assert re.match(f"PASSED: |{FORGED}", seen := judged("honest", HONEST)), seen

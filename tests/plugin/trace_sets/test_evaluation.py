@@ -54,33 +54,23 @@ CHEATS = {
     "zeros": "torch.Tensor.__eq__ = lambda a, b: torch.ones_like(a, dtype=torch.bool)\n\n"
     "def run(A, B, C):\n    C.zero_()\n",
     "memo": "kept = {}\n\ndef run(A, B, C):\n    key = float(A[0, 0])\n"
-    "    if key not in kept:\n        kept[key] = [A @ B.T for _ in range(999)][0]\n    C.copy_(kept[key])\n",
+    "    if key not in kept:\n        kept[key] = A @ B.T\n    C.copy_(kept[key])\n",
 }
 
 
 def test_a_solution_does_not_judge_itself_and_a_memo_is_found(pytester, gemm):
     gemm.solve(*(solution(GEMM, name, f"import torch\n{code}") for name, code in CHEATS.items()))
-    result = run(pytester, "set", *TRUSTED, "--benchmark-json=run.json")
-    result.assert_outcomes(failed=2)
-    assert gemm.statuses() == {"zeros": "INCORRECT_NUMERICAL"}
+    run(pytester, "set", *TRUSTED, "--benchmark-json=run.json").assert_outcomes(failed=2)
+    assert gemm.statuses() == {"zeros": "INCORRECT_NUMERICAL", "memo": "INCORRECT_NUMERICAL"}
     assert rows(pytester) == []
-    result.stdout.fnmatch_lines(["remembers answers: a call takes * for new inputs, and * for those of the last call"])
-
-
-IMPOSSIBLE = {
-    "1e-9": "0.001000 us per call by its own clock, * us by that of another process",
-    "1e3": "timed calls of 3000. s when all of it took *",
-}
 
 
 def test_a_time_that_cannot_be_is_no_trace_and_its_process_is_not_used_again(pytester, gemm):
-    for nth, seconds in enumerate(IMPOSSIBLE):
-        gemm.solve(solution(GEMM, f"forged_{nth}", FORGED.format(seconds) + datasets.RIGHT[GEMM]))
-    gemm.solve(GEMM_SOLUTIONS["right"])
+    gemm.solve(solution(GEMM, "forged", FORGED.format("1e3") + datasets.RIGHT[GEMM]), GEMM_SOLUTIONS["right"])
     kept = ("--perf-trace-option=use_isolated_runner=false", "--benchmark-json=run.json")
     result = run(pytester, "set", *TRUSTED, *kept)
-    result.assert_outcomes(passed=1, failed=2)
-    result.stdout.fnmatch_lines([f"impossible time: {sentence}" for sentence in IMPOSSIBLE.values()])
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["impossible time: timed calls of 3000. s when all of it took *"])
     assert gemm.statuses() == {"right": "PASSED"}
     assert [row["extra_info"]["backend"] for row in rows(pytester)] == ["right"]
 
