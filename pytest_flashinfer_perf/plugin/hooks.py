@@ -45,7 +45,6 @@ def begin(config: pytest.Config) -> None:
         settings = config.stash[SETTINGS] = read_options.read(config)
         board = config.stash[BOARD] = Board(functools.cache(functools.partial(_step_of, settings)))
         config.pluginmanager.register(board, "flashinfer-perf-board")
-        config.pluginmanager.register(reports.Columns(), "flashinfer-perf-columns")
         running.start(config, board.notes)
         if not hasattr(config, "workerinput"):
             _start_gathering(config, settings, board)
@@ -67,8 +66,6 @@ def _step_of(settings: Settings) -> StepPlan | None:
 
 def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
     """Register plugins that need all rows, in the main process; a worker of xdist has only a part of them."""
-    if str(config.getoption("benchmark_storage", "")).startswith("elasticsearch"):
-        config.pluginmanager.register(results.SmallDocuments(config), "flashinfer-perf-stored")
     if not config.option.collectonly:
         config.pluginmanager.register(results.ResultFiles(config, board), "flashinfer-perf-result-files")
         measures_later = not config.getoption("perf_record")  # than while tests are collected

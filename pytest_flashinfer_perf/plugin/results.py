@@ -192,7 +192,8 @@ def add(item: pytest.Item, report: pytest.TestReport) -> None:
     if stash.ROW in item.stash:
         row, options = benchmark_rows.finished(item, item.stash[stash.ROW], item.stash[stash.BENCHMARK])
         reports.add(report, row=row, options=options, roofs=item.stash[stash.ROOFS])
-        reports.tell_others(item, report, row)
+        for known in (item.user_properties, report.user_properties):
+            run_file.put(row, known)
     reports.add(report, checked=item.stash.get(stash.CHECKED, None), search=item.stash.get(stash.SEARCH, None))
     if report.failed and not item.config.stash[SETTINGS].fuzzing.on:  # a search names the command itself
         from pytest_flashinfer_perf.routines import upstream_command
@@ -351,21 +352,3 @@ class ResultFiles:
     def _is_due(self, session: pytest.Session) -> bool:
         is_whole_shard = self._config.getoption("perf_shard") and session.exitstatus in ENDED
         return self._path is not None and bool(self._board.is_ours or is_whole_shard)
-
-
-class SmallDocuments:
-    """Makes rows small for a storage in Elasticsearch, which keeps a document for each.
-
-    pytest-benchmark asks for the file's content first, where there is one, and then for the storage's.
-    """
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._for_storage = json_of(config) is None
-
-    @pytest.hookimpl(optionalhook=True, wrapper=True, tryfirst=True)
-    def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> Generator[None, object, object]:
-        done = yield
-        if self._for_storage and SCHEMA_KEY in output_json:
-            output_json[SCHEMA_KEY] = run_file.brief(output_json[SCHEMA_KEY])
-        self._for_storage = True
-        return done

@@ -97,13 +97,6 @@ class Block:
         return {name: value for name, value in values.items() if value is not None}
 
 
-def brief(own: Mapping[str, Any]) -> dict[str, Any]:
-    """The block without what grows with the run, for a storage that copies it into the document of each row."""
-    left = {name: value for name, value in own.items() if name not in ("unmeasured", "shard", "step")}
-    shard = {name: value for name, value in own.get("shard", {}).items() if name != "tests"}
-    return {**left, "unmeasured_count": len(own["unmeasured"]), **({"shard": shard} if shard else {})}
-
-
 @dataclass(frozen=True)
 class Commit:
     """The commit of the tests' repository."""

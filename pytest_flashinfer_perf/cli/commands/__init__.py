@@ -28,7 +28,7 @@ HELP = {
     "doctor": "Show what can be measured on this machine, and why the rest cannot.",
     "prebuild": "Compile the FlashInfer modules that cases need, before a run or for another machine.",
     "report": "Write a report of runs as an HTML page or as Markdown.",
-    "export": "Write runs as CSV, or one for Prometheus, PyTorch's database or github-action-benchmark.",
+    "export": "Write runs as CSV.",
     "compare": "Compare JSON files of runs with those of a baseline, and print a verdict for each case.",
     "ab": "Measure two environments alternately on one GPU, and print a verdict for each case.",
     "bisect": "Find the commit or the release in which cases became slower, faster or wrong.",

@@ -25,10 +25,8 @@ REPORTS = """examples:
   flashinfer-perf report --markdown base.json head.json >> "$GITHUB_STEP_SUMMARY"
 """
 EXPORTS = """examples:
-  flashinfer-perf export run.json --to github-action-benchmark -o benchmarks.json
-  flashinfer-perf export run.json --to prometheus > /var/lib/node_exporter/flashinfer_perf.prom
-  flashinfer-perf export monday.json tuesday.json --to csv -o nights.csv
-  flashinfer-perf export run.json --to pytorch -o records.json
+  flashinfer-perf export run.json -o run.csv
+  flashinfer-perf export monday.json tuesday.json -o nights.csv
 """
 MERGES = "example: flashinfer-perf merge shard-*.json --output run.json"
 
@@ -56,19 +54,16 @@ def report(arguments: Sequence[str]) -> int:
 
 
 def export(arguments: Sequence[str]) -> int:
-    description = "Write the medians and TFLOP/s of a run, and cases without a time, in the format of another tool. "
-    description += "CSV has any number of runs."
+    description = "Write the medians and TFLOP/s of runs, and cases without a time, as CSV."
     parser = parser_of("export", description, EXPORTS)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN.json", help=RUN)
-    parser.add_argument("--to", required=True, choices=exports.FORMATS, help="The format to write.")
+    parser.add_argument("--to", default="csv", choices=("csv",), help="The format to write. Default: csv.")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="File to write. Default: the terminal.")
     args = parser.parse_args(arguments)
-    if len(args.runs) > 1 and args.to not in exports.OF_MANY:
-        raise RunError(f"--to {args.to} has a single run: export {len(args.runs)} runs one by one, or --to csv")
     verify_outputs({"--output": args.output}, args.runs)
     runs = story.read(args.runs)
     verify_once(runs)
-    write(args.output, exports.FORMATS[args.to](*runs))
+    write(args.output, exports.as_csv(*runs))
     for run in runs:
         of = f"{run.name}: " if len(runs) > 1 else ""
         for note in _notes(run):

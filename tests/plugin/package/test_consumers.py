@@ -2,7 +2,6 @@
 
 import json
 import xml.etree.ElementTree as ET
-from importlib import metadata
 
 import pytest
 
@@ -101,38 +100,6 @@ def test_a_summary_that_cannot_be_written_is_said_and_costs_nothing(own, monkeyp
     done.stdout.fnmatch_lines(["::warning title=no GITHUB_STEP_SUMMARY::*Not a directory*"])
 
 
-ELASTICSEARCH = """
-import json
-
-class Elasticsearch:
-    indices = property(lambda self: self)
-    def __init__(self, hosts, serializer): pass
-    def create(self, **said): pass
-    def index(self, body, **said):
-        with open("documents.jsonl", "a") as file:
-            file.write(json.dumps(body) + chr(10))
-"""
-
-
-def test_a_document_of_elasticsearch_has_nothing_that_grows_with_the_run(own):
-    """By pytest-benchmark's own storage, which copies a file's keys into each document; the client only writes them."""
-    client = own.mkpydir("elasticsearch")
-    (client / "__init__.py").write_text(ELASTICSEARCH)
-    (client / "serializer.py").write_text("class JSONSerializer: pass")
-    storage = "--benchmark-storage=elasticsearch+http://localhost:9200/index/type?project_name=p"
-    own.syspathinsert()
-    done = own.runpytest(*QUICK, storage, "--benchmark-save=night", "--benchmark-json=run.json")
-    done.assert_outcomes(passed=3, skipped=1)
-    documents = [json.loads(line) for line in (own.path / "documents.jsonl").read_text().splitlines()]
-    assert [document["name"] for document in documents] == ["test_neg", "test_without_work"]
-    for document in documents:
-        assert set(document["flashinfer_perf"]) == {"schema", "plugin", "roofs", "unmeasured_count"}
-        assert document["flashinfer_perf"]["unmeasured_count"] == 1
-    kept = json.loads((own.path / "run.json").read_text())["flashinfer_perf"]
-    assert [one["reason"] for one in kept["unmeasured"]] == ["not here"]
-    assert kept["plugin"] == metadata.version("pytest-flashinfer-perf")
-
-
 CODSPEED = """
 class Active:
     is_codspeed_enabled = {enabled}
@@ -179,58 +146,3 @@ def test_a_profile_is_of_plain_benchmarks_and_never_of_a_placeholder(own, worker
     profiled = [row["name"] for row in rows if row.get("cprofile")]
     assert profiled == ([] if workers else ["test_sorted"])
     done.stdout.fnmatch_lines(["--benchmark-cprofile: nothing of tests with perf,*"])
-
-
-# Stands in for both plugins, which tests/acceptance/consumers.py installs and runs: its hooks have their signatures.
-REPORTERS = """
-import sys, types
-import pytest
-
-class Specs:
-    def pytest_html_results_table_header(self, cells): "As pytest-html's."
-    def pytest_html_results_table_row(self, report, cells): "As pytest-html's."
-
-class Allure:
-    told = {}
-
-    @classmethod
-    def parameter(cls, name, value, excluded=None): cls.told[name] = (value, excluded)
-
-sys.modules["allure"] = types.SimpleNamespace(dynamic=Allure)
-
-def pytest_addhooks(pluginmanager): pluginmanager.add_hookspecs(Specs)
-
-def pytest_configure(config): config.pluginmanager.register(Allure, "allure_listener")
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionstart(session):
-    head = ["<th>Result</th>", "<th>Links</th>"]
-    session.config.hook.pytest_html_results_table_header(cells=head)
-    print("HEAD", *head)
-
-def pytest_runtest_logreport(report):
-    if report.when == "call":
-        cells = ["<td>", "<td/>"]
-        pytest.CONFIG.hook.pytest_html_results_table_row(report=report, cells=cells)
-        print("\\nROW", report.nodeid, len(cells), *(cell for cell in cells if "perf_status" in cell))
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config): pytest.CONFIG = config
-
-def pytest_unconfigure(): print("ALLURE", sorted(Allure.told), {excluded for _, excluded in Allure.told.values()})
-"""
-
-
-@pytest.mark.parametrize(("options", "cells"), [(["--perf-iters=3"], 7), ([], 2)])
-def test_columns_of_pytest_html_and_parameters_of_allure_have_a_rows_numbers(own, options, cells):
-    """Columns where the session's start knows of cases: what is not in the head of a table must not be in its rows."""
-    own.makeconftest(REPORTERS)
-    done = own.runpytest("-s", "-p", "no:cacheprovider", "-k", "neg or plain", *options)
-    [head] = [line for line in done.outlines if line.startswith("HEAD")]
-    assert head.count("<th") == cells
-    rows = [line.split(maxsplit=3) for line in done.outlines if line.startswith("ROW")]
-    assert [int(count) for _, _, count, *_ in rows] == [cells, cells]
-    assert "ok" in rows[0][3] or "noisy" in rows[0][3] if cells > 2 else len(rows[0]) == 3
-    [allure] = [line for line in done.outlines if line.startswith("ALLURE")]
-    assert "'perf_median_us', 'perf_status'" in allure
-    assert allure.endswith("{True}")

@@ -93,8 +93,6 @@ COMMANDS = (
     "compare --base strange.json base.json --head other.json again.json --paired",
     "report --markdown strange.json base.json",
     "export strange.json --to csv",
-    "export strange.json --to prometheus",
-    "export strange.json --to github-action-benchmark",
     "merge strange.json other.json -o merged.json",
     "merge strange.json other.json -o merged.json --allow duplicates,gaps,commits,versions,gpus",
     "history runs",

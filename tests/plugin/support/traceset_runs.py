@@ -36,7 +36,8 @@ class TopkIndexer(AnyTime, evaluators.TopkIndexerEvaluator):
     pass
 
 
-BY_ANY_TIME = ",".join(f"{__name__}:{kind}" for kind in "Sampling LowBit SparseAttention TopkIndexer Default".split())
+KINDS = (Sampling, LowBit, SparseAttention, TopkIndexer, Default)
+BY_ANY_TIME = ",".join(f"{__name__}:{kind.__name__}" for kind in KINDS)
 FAST = (
     "--perf-device=cpu",
     "--perf-trace-option=iterations=3",
