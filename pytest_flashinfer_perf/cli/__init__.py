@@ -51,14 +51,27 @@ def _parser() -> argparse.ArgumentParser:
     installed = metadata.version("pytest-flashinfer-perf")
     parser.add_argument("--version", action="version", version=f"pytest-flashinfer-perf {installed}")
     known = parser.add_subparsers(metavar="COMMAND", required=True)
-    suite = """Run the performance suite, from a checkout or a wheel. All arguments are passed to pytest; `pytest
-    --help` explains those that begin with --perf. Exits with pytest's code, and with 5 if every case was skipped."""
-    script = f"""Run a command line of {SCRIPT}, with or without `python3 {SCRIPT}` in front. Flags beside --testlist
-    are added to every line of the file; the line's own flags win. Arguments behind -- are passed to pytest."""
-    short = "Run the performance suite. All arguments are passed to pytest."
-    known.add_parser("bench", usage=BENCH_USAGE, help=short, description=suite, epilog=BENCH_EXAMPLE)
-    short = f"Run a command line of {SCRIPT}, FlashInfer's own benchmark."
-    known.add_parser("run", usage=RUN_USAGE, help=short, description=script, epilog=RUN_EXAMPLE)
+    suite = (
+        "Run the performance suite, from a checkout or a wheel. All arguments are passed to pytest; `pytest --help` "
+        "explains those that begin with --perf. Exits with pytest's code, and with 5 if every case was skipped."
+    )
+    script = (
+        f"Run a command line of {SCRIPT}, with or without `python3 {SCRIPT}` in front. Flags beside --testlist are "
+        "added to every line of the file; the line's own flags win. Arguments behind -- are passed to pytest."
+    )
+    of_pytest = {
+        "bench": (BENCH_USAGE, suite, BENCH_EXAMPLE, "Run the performance suite. All arguments are passed to pytest."),
+        "run": (RUN_USAGE, script, RUN_EXAMPLE, f"Run a command line of {SCRIPT}, FlashInfer's own benchmark."),
+    }
+    for name, (usage, description, example, short) in of_pytest.items():
+        known.add_parser(
+            name,
+            help=short,
+            usage=usage,
+            description=description,
+            epilog=example,
+            formatter_class=commands.HelpFormatter,
+        )
     for name, sentence in commands.HELP.items():
         known.add_parser(name, help=sentence, add_help=False)
     return parser

@@ -40,7 +40,10 @@ def files(name: str | Path, storage: Path = STORAGE) -> list[Path]:
         raise RunError("the name of a run is empty: is a shell variable not set?")
     path = Path(name)
     if path.is_dir():
-        return sorted(path.rglob("*.json"))
+        try:
+            return sorted(path.rglob("*.json"))
+        except OSError as error:
+            raise RunError(f"{path}: cannot be searched for runs: {error}") from error
     return [path if path.is_file() else _stored(str(path), storage)]
 
 

@@ -72,7 +72,7 @@ class Contention:
     def sentence(self) -> str:
         """What a reader can do something about: the other tasks, or the waiting if none of them was seen."""
         cores = f"{self.cores} core{'s' * (self.cores != 1)}"
-        if self.load is not None and self.load >= 0.5:
+        if self.load is not None and self.load >= 1:
             return f"this machine was busy: load {self.load:.0f} on {cores}"
         if self.share > TOO_BUSY:
             return f"this machine was busy: {100 * self.share:.0f} % of the time of {cores} was not this process's"

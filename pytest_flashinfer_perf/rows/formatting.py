@@ -88,9 +88,10 @@ def shortened(name: str) -> str:
 
 
 def as_markdown(text: str) -> str:
-    """Names as they are: neither Markdown nor HTML, and on one line of a table."""
+    """Names as they are: neither Markdown nor HTML nor a formula, and on one line of a table."""
     escaped = re.sub(r"([\\`*_\[\]|~#])", r"\\\1", " ".join(map(safe, text.split())))
-    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    inert = escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return inert.replace("$", "<span>$</span>")  # as GitHub asks for what is no formula
 
 
 def markdown_table(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -51,7 +51,7 @@ class Alarm:
 
 
 def read(folder: Path) -> list[Alarm]:
-    path = folder / STATE
+    path = _own(folder, STATE)
     try:
         known = fields.read_list(Alarm, read_json(path), "it") if path.exists() else []
     except (FieldError, FileError) as error:
@@ -71,13 +71,21 @@ def update(folder: Path, pages: Sequence[GpuPage]) -> list[Alarm]:
             if left and (alarm.state == OPEN or any(one.is_sure for one in left)):
                 cases = dict.fromkeys([*alarm.cases, *map(_name, members)])
                 alarms[alarm.id] = replace(alarm, state=OPEN, cases=tuple(cases))
-                write_whole(folder / f"{alarm.id}.md", "\n".join(_text(folder, alarm.id, left)) + "\n")
+                write_whole(_own(folder, f"{alarm.id}.md"), "\n".join(_text(folder, alarm.id, left)) + "\n")
             elif alarm.state == OPEN and not _is_left(page, alarm):
                 alarms[alarm.id] = replace(alarm, state=CLOSED)
-                _close(folder / f"{alarm.id}.md", page)
-    write_whole(folder / EVENTS, "\n".join(_events(pages, alarms.values())) + "\n")
-    write_json(folder / STATE, fields.written(list(alarms.values())))
+                _close(_own(folder, f"{alarm.id}.md"), page)
+    write_whole(_own(folder, EVENTS), "\n".join(_events(pages, alarms.values())) + "\n")
+    write_json(_own(folder, STATE), fields.written(list(alarms.values())))
     return list(alarms.values())
+
+
+def _own(folder: Path, name: str) -> Path:
+    """A file of this folder, which others may have pushed to: a link would lead to a file anywhere."""
+    path = folder / name
+    if path.is_symlink():
+        raise RunError(f"{path} is a link, which is not followed in a folder of alarms: remove it")
+    return path
 
 
 def _assigned(page: GpuPage, alarms: dict[str, Alarm]) -> Iterator[tuple[Alarm, list[Found]]]:

@@ -22,6 +22,7 @@ from pytest_flashinfer_perf.rows.run_file import RunError
 
 ATTEMPTS, LONGEST_WAIT_S = 20, 2.0
 LOCKED = ("cannot lock ref", "failed to update ref", "incorrect old value", "unable to create")  # by another push
+NO_BRANCHES = ("HEAD", "@")  # git makes branches of these names, and then takes them for something else
 NAME = "flashinfer-perf"
 AUTHOR = {f"GIT_{who}_{what}": NAME for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 ALONE = ("core.hooksPath=/dev/null", "gc.auto=0", "maintenance.auto=false", "fetch.writeCommitGraph=false")
@@ -34,20 +35,30 @@ class Branch:
     remote: str
     name: str
     environment: Mapping[str, str] = field(default_factory=dict)
+    address: str = ""  # to read from and to push to, if not by the remote's name
 
     @property
     def ref(self) -> str:
         return f"refs/heads/{self.name}"
 
+    @property
+    def _address(self) -> str:
+        return self.address or self.remote
+
     def tip(self) -> str | None:
         """The commit at its end, whose files are here then; None if there is no such branch."""
-        listed = self.git("ls-remote", "--", self.remote, self.ref).split()
-        if listed:
+        listed = self._listed()
+        if listed is not None:
             self.git(
                 "fetch", "--quiet", "--no-tags", "--no-prune", "--no-write-fetch-head", "--refmap=",
-                "--", self.remote, self.ref,
+                "--", self._address, self.ref,
             )  # fmt: skip
-        return listed[0] if listed else None
+        return listed
+
+    def _listed(self) -> str | None:
+        """What the remote says; it also lists what ends in this name, as refs/backup/refs/heads/NAME."""
+        lines = self.git("ls-remote", "--", self._address, self.ref).splitlines()
+        return next((commit for commit, _, ref in (line.partition("\t") for line in lines) if ref == self.ref), None)
 
     def files(self, tip: str | None) -> dict[str, str]:
         """What git's tree says of each entry at the root, by its name."""
@@ -89,13 +100,10 @@ class Branch:
 
     def _push(self, commit: str, tip: str | None) -> bool:
         """Whether the remote took it; False if another writer was faster."""
-        # By its address: with its name git would note the commit in the repository that is to stay as it is.
-        address = self.run("remote", "get-url", "--push", "--", self.remote).stdout.strip() or self.remote
-        done = self.run("push", "--quiet", "--no-verify", "--", address, f"{commit}:{self.ref}")
+        done = self.run("push", "--quiet", "--no-verify", "--", self._address, f"{commit}:{self.ref}")
         if done.returncode == 0:
             return True
-        listed = self.git("ls-remote", "--", self.remote, self.ref).split()
-        if (listed[0] if listed else None) == tip and not any(word in done.stderr for word in LOCKED):
+        if self._listed() == tip and not any(word in done.stderr for word in LOCKED):
             raise RunError(f"{self.remote}: {self.name} cannot be pushed to: {done.stderr.strip()}")
         return False
 
@@ -125,18 +133,23 @@ def _text(said: bytes) -> str:
 
 
 @contextmanager
-def opened(remote: str, name: str) -> Iterator[Branch]:
-    """The branch, with objects in a folder of their own beside those of the repository of the current folder."""
+def opened(remote: str, name: str, *, to_push: bool = False) -> Iterator[Branch]:
+    """The branch, with objects in a folder of their own beside those of the repository of the current folder.
+
+    Where pushes go may be another server than the one that is fetched from. It is read there by its address: with the
+    remote's name git would note commits in the repository that is to stay as it is.
+    """
     here = Branch(remote, name)
-    if here.run("check-ref-format", here.ref).returncode:
+    if name in NO_BRANCHES or here.run("check-ref-format", here.ref).returncode:
         raise RunError(f"{name!r} is no name of a branch")
+    address = here.run("remote", "get-url", "--push", "--", remote).stdout.strip() if to_push else ""
     with tempfile.TemporaryDirectory(prefix="flashinfer-perf-") as folder:
         found = here.run("rev-parse", "--git-path", "objects")
         own = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": _absolute(found.stdout)}
         if found.returncode:
             here.git("init", "--quiet", "--bare", folder)
             own = {"GIT_DIR": folder}
-        yield Branch(remote, name, own)
+        yield Branch(remote, name, own, address)
 
 
 def _absolute(said: str) -> str:

@@ -150,7 +150,7 @@ class Records:
             self.places[kind].setdefault(name, len(self.places[kind]))
 
     def _night(self, said: Mapping[str, Any]) -> Night:
-        if said.get("schema") != SCHEMA:
+        if repr(said.get("schema")) != repr(SCHEMA):  # 1.0 and true are equal to 1
             raise FieldError(f"its schema is {fields.shown(said.get('schema'))}, this version reads {SCHEMA}")
         head = fields.read(_Head, said, "it")
         cases, kernels = (_placed(said.get(name), self.places[name], name) for name in self.places)

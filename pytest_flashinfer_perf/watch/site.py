@@ -28,6 +28,7 @@ LISTED = 3000  # cases that a file of names has
 PARTS_OF = 1e-4  # of the case's level, in which its figures are written
 SEEN_FROM = 3.0  # standard deviations, from which on a step is found within five nights
 MOST_NAMED = 100
+OWN = ("index", "site")  # names of files that are no page of a GPU
 
 
 def write(folder: Path, pages: Sequence[GpuPage]) -> None:
@@ -39,9 +40,13 @@ def write(folder: Path, pages: Sequence[GpuPage]) -> None:
 
 
 def _names(pages: Sequence[GpuPage]) -> list[str]:
-    """Names of files; two that differ in letters that no file should have are numbered."""
-    slugs = [re.sub(r"[^a-z0-9]+", "-", page.gpu.lower()).strip("-")[:60] or "gpu" for page in pages]
-    return [slug if slug not in slugs[:nth] and slug != "index" else f"{slug}-{nth}" for nth, slug in enumerate(slugs)]
+    """Names of files; one that is taken, as GPUs may differ in letters that no file should have, gets a number."""
+    names: list[str] = []
+    for page in pages:
+        slug = re.sub(r"[^a-z0-9]+", "-", page.gpu.lower()).strip("-")[:60] or "gpu"
+        numbered = (f"{slug}-{nth}" for nth in range(1, len(pages) + 2))
+        names.append(next(name for name in (slug, *numbered) if name not in (*OWN, *names)))
+    return names
 
 
 def _write_shared(folder: Path, names: Sequence[str], pages: Sequence[GpuPage]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import signal
 import textwrap
 import traceback
@@ -60,14 +61,46 @@ def main(name: str, arguments: Sequence[str]) -> int:
         return FlashinferPerfError.exit_code
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Fits into the terminal's width; lines of descriptions and examples stay lines, or go on in the next one."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002 - argparse's
+        return "\n".join(
+            _example(line, width) if EXAMPLE.match(line) else _filled(line, width) for line in text.splitlines()
+        )
+
+    def _format_usage(self, usage: str | None, *rest: Any) -> str:
+        said = super()._format_usage(usage, *rest)
+        return said if usage is None else f"{_filled(said.strip(), self._width, indent='  ')}\n\n"
+
+
+EXAMPLE, WORD = re.compile(r"  |example: "), re.compile(r"""(?:'[^']*'|"[^"]*"|\S)+""")
+
+
+def _filled(line: str, width: int, indent: str = "") -> str:
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _example(line: str, width: int) -> str:
+    """A command, on several lines if it is long, as a shell takes it."""
+    rows = [line[: len(line) - len(line.lstrip())]]
+    if len(line) <= width:
+        return line
+    for word in WORD.findall(line):
+        if len(rows[-1]) + len(word) + len(" \\") > width and rows[-1].strip():
+            rows.append("    ")
+        rows[-1] += f"{word} "
+    return "\\\n".join(rows).rstrip()
+
+
 def parser_of(command: str, description: str, example: str, usage: str = "") -> argparse.ArgumentParser:
-    """The parser of a command, without its options; lines of its description and of its examples stay lines."""
+    """The parser of a command, without its options."""
     return argparse.ArgumentParser(
         f"flashinfer-perf {command}",
         usage=f"flashinfer-perf {command} {usage}" if usage else None,
-        description="\n".join(map(textwrap.fill, description.splitlines())),
+        description=description,
         epilog=example,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
 
 

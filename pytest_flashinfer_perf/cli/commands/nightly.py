@@ -26,7 +26,7 @@ WATCHES = "example: flashinfer-perf watch perf-data -o site --alarms alarms"
 def publish(arguments: Sequence[str]) -> int:
     args = publish_parser().parse_args(arguments)
     runs = read.read(args.files)
-    with branch.opened(args.remote, args.branch) as there:
+    with branch.opened(args.remote, args.branch, to_push=True) as there:
         commit = there.grow(lambda known: record.added(runs, known, args.branch), f"Add {counted(len(runs), 'run')}")
     said = f"in commit {commit[:10]}" if commit else "which had all of it: nothing was added"
     show([f"{counted(len(runs), 'run')} in branch {args.branch} of {args.remote}, {said}"])

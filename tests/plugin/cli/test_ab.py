@@ -222,11 +222,3 @@ def test_what_was_measured_elsewhere_than_locked_is_refused():
 def test_a_device_that_is_not_there_is_said():
     with pytest.raises(RunError, match=r"no device to measure on: .*there is no device cuda:99"):
         processes.gpu(["-k", "x", "--perf-device=cuda:99"])
-
-
-@pytest.mark.parametrize("command", ["compare", "ab", "history"])
-def test_help_has_an_example(command, capsys):
-    with pytest.raises(SystemExit) as done:
-        cli.main([command, "--help"])
-    assert done.value.code == 0
-    assert re.search(rf"^examples?:\s+flashinfer-perf {command} ", capsys.readouterr().out, re.MULTILINE)

@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -63,12 +64,35 @@ def test_bench_in_a_checkout_uses_its_tests():
     assert suite.root() / "tests" / "attention" in suite.paths()
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["bench", "--help"], ["run", "--help"]])
-def test_help_has_an_example_or_the_commands(arguments, capsys):
+def help_of(capsys, *words):
     with pytest.raises(SystemExit) as done:
-        cli.main(arguments)
+        cli.main([*words, "-h"])
     assert done.value.code == 0
-    assert "bench" in capsys.readouterr().out
+    return capsys.readouterr().out
+
+
+def test_help_has_the_commands(capsys):
+    assert set(cli.COMMANDS) < set(help_of(capsys).split())
+
+
+@pytest.mark.parametrize("width", [80, 40])
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_help_has_an_example_and_fits_into_the_terminal(command, width, capsys, monkeypatch):
+    """A line is longer where one of two words is; an example on several lines is still a command."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    told = help_of(capsys, command)
+    assert not [line for line in told.splitlines() if len(line) > width and (width == 80 or len(line.split()) > 2)]
+    _, examples = re.split(r"^examples?:", told.replace("\\\n", ""), flags=re.MULTILINE)
+    assert shlex.split(examples)[:2] == ["flashinfer-perf", command]
+
+
+def test_a_folder_that_cannot_be_searched_is_one_sentence(capsys):
+    """As that of a process that has ended, below /proc."""
+    ended = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    assert cli.main(["history", f"/proc/{ended.pid}"]) == 2
+    assert f"/proc/{ended.pid}: cannot be searched for runs: " in capsys.readouterr().err
+    ended.wait()
 
 
 def test_the_version_is_the_installed_one(capsys):

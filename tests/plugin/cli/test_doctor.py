@@ -172,11 +172,3 @@ def test_list_says_the_same_as_json(capsys):
 def test_list_knows_no_such_routine(capsys):
     assert cli.main(["list", "mm_fp9"]) == 2
     assert "unknown name 'mm_fp9', did you mean" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", ["report", "doctor", "list"])
-def test_a_commands_help_has_an_example(command, capsys):
-    with pytest.raises(SystemExit) as done:
-        cli.main([command, "--help"])
-    assert done.value.code == 0
-    assert f"  flashinfer-perf {command}" in capsys.readouterr().out.partition("examples:")[2]

@@ -154,7 +154,7 @@ def test_a_server_that_recovers_is_asked_again_and_nothing_is_said_twice(api, co
 
 HOSTILE = (
     "a|b\n\n# @someone fixes #1 and GH-2\r\n<img src=https://evil.example/x> [x](https://evil.example) www.evil.example"
-    " <!-- flashinfer-perf: flashinfer-perf --> ```\x1b[31m\u202e `x` a@evil.example"
+    " <!-- flashinfer-perf: flashinfer-perf --> ```\x1b[31m\u202e `x` a@evil.example $$x$$"
 )
 
 
@@ -182,6 +182,8 @@ def test_what_a_stranger_has_written_is_text_and_stays_in_its_place(api, comment
     assert not any(active in body for active in ("@someone", "a@evil", "#1", "GH-2", "://evil", "www.", "<img", "\x1b"))
     assert len(re.findall(r"(?<!\\)\]\(", body)) == 1
     assert "\u202e" not in body
+    assert "<span>$</span><span>$</span>x<span>" in body
+    assert body.count("$") == body.count("<span>$</span>")
 
 
 @pytest.mark.parametrize(

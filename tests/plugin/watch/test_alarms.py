@@ -151,6 +151,18 @@ def test_a_change_is_gone_on_another_card_too(here):
     assert [one["state"] for one in alarms(here).values() if one["slower"]] == ["closed"]
 
 
+@pytest.mark.parametrize("name", ["2026-02-10-slower-decode-a.md", "README.md", "alarms.json"])
+def test_no_link_in_the_folder_of_alarms_is_followed(name, here, capsys):
+    """Others may push to it."""
+    (here / "alarms").mkdir()
+    (here / "victim").write_text("[]")
+    (here / "alarms" / name).symlink_to("../victim")
+    texts = [*before(), *(after(number, 1.05) for number in range(40, 44))]
+    assert watched(here, "".join(texts)) == 2
+    assert f"alarms/{name} is a link, which is not followed" in capsys.readouterr().err
+    assert (here / "victim").read_text() == "[]"
+
+
 OUTSIDE = '[{"id": "../x", "gpu": "g", "since": "r", "slower": true, "state": "open", "cases": []}]'
 
 

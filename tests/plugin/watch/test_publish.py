@@ -153,6 +153,8 @@ DAMAGED = {
     '{"kind": "else", "id": "x"}': "known are environment, case, kernels, run",
     '{"kind": "case", "id": "x", "name": 5}': "name must be text",
     '{"kind": "run", "id": "x", "schema": 9}': "its schema is 9, this version reads 1",
+    '{"kind": "run", "id": "x", "schema": 1.0}': "its schema is 1.0, this version reads 1",
+    '{"kind": "run", "id": "x", "schema": true}': "its schema is True, this version reads 1",
     '{"kind": "run", "id": "x", "schema": 1, "when": "x", "environment": "e", "case": ["c"]}': "'c' has no line before",
     '{"kind": "kernels", "id": "x", "names": NaN}': "NaN is no number",
 }
@@ -243,6 +245,28 @@ def test_what_was_published_can_be_watched(remote, tmp_path, monkeypatch, capsys
     assert "NVIDIA H200: 9 runs, 1 case, 0 changed decode/b16-fa3, failed: IndexError: out of range" in told
 
 
+def test_the_branch_is_no_other_ref_that_ends_in_its_name(remote, tmp_path, capsys):
+    """As a mirror may keep one, which is listed first."""
+    files = [night(tmp_path / f"{day}.json", f"11-0{day}", row(us=100.0 + day)) for day in (1, 2, 3)]
+    assert main("publish", [str(files[0])]) == 0
+    git(remote, "update-ref", "refs/backup/refs/heads/perf-data", "perf-data")
+    for file in files[1:]:
+        assert main("publish", [str(file)]) == 0
+    assert [line["us"] for line in lines(remote) if line["kind"] == "run"] == [[101.0], [102.0], [103.0]]
+    main("watch", ["perf-data", "-o", "site"])
+    assert "NVIDIA H200: 3 runs" in capsys.readouterr().out
+
+
+def test_what_is_there_is_read_where_it_is_pushed_to(remote, tmp_path):
+    """Which is another repository than the one that is fetched from, with other content."""
+    git(tmp_path, "init", "--bare", "-q", "pushed.git")
+    git(".", "remote", "set-url", "--push", "origin", str(tmp_path / "pushed.git"))
+    for day in ("1", "2"):
+        assert main("publish", [str(night(tmp_path / f"{day}.json", f"11-0{day}", row(us=100.0 + int(day))))]) == 0
+    assert kinds(tmp_path / "pushed.git").count("run") == 2
+    assert git(remote, "for-each-ref") == ""
+
+
 def test_a_line_without_its_end_is_refused(remote, tmp_path, capsys):
     damaged(remote, '{"kind": "kernels", "id": "k", "names": []}')
     assert main("publish", [str(night(tmp_path / "1.json", "11-01"))]) == 2
@@ -253,7 +277,7 @@ def test_a_line_without_its_end_is_refused(remote, tmp_path, capsys):
     ("words", "told"),
     [
         (["--remote", "nowhere"], "git ls-remote, of nowhere"),
-        (["--branch", "a..b"], "'a..b' is no name of a branch"),
+        *((["--branch", name], f"{name!r} is no name of a branch") for name in ("a..b", "HEAD", "@")),
         (["--remote=--upload-pack=touch x"], "git ls-remote"),
     ],
 )

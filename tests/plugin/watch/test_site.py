@@ -110,7 +110,7 @@ def test_cases_that_vanish_and_too_few_runs_are_not_judged(tmp_path, capsys):
 
 
 def test_each_model_has_a_page_whatever_it_is_called(tmp_path):
-    names = ["NVIDIA H200", "nvidia/h200", "../index", "<b>"]
+    names = ["NVIDIA H200", "nvidia/h200", "nvidia-h200-1", "../index", "site", "<b>"]
     texts = [case("a")]
     for nth, gpu in enumerate(names):
         where = environment(gpu=gpu)
@@ -119,7 +119,9 @@ def test_each_model_has_a_page_whatever_it_is_called(tmp_path):
     assert code == 2
     pages = {page["gpu"]: page["page"] for page in data(site, "index")["pages"]}
     assert set(pages) == set(names)
-    assert len(set(pages.values())) == 4
+    assert len(set(pages.values())) == len(names)
+    assert "function" in (site / "site.js").read_text()
+    assert all(data(site, page)["gpu"] == gpu for gpu, page in pages.items())
     assert all((site / f"{page}.html").is_file() for page in pages.values())
     assert "<title>&lt;b&gt;</title>" in (site / f"{pages['<b>']}.html").read_text()
     assert {path.parent for path in tmp_path.rglob("*.html")} == {site}
