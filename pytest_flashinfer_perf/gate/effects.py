@@ -16,7 +16,8 @@ from typing import Any
 
 from pytest_flashinfer_perf.gate import figures, noise
 from pytest_flashinfer_perf.gate.figures import RowFigure
-from pytest_flashinfer_perf.gate.noise import Noise, above, beyond
+from pytest_flashinfer_perf.gate.noise import Noise
+from pytest_flashinfer_perf.gate.student import t_quantile, t_tail_probability
 from pytest_flashinfer_perf.rows.row import Row
 
 
@@ -227,16 +228,16 @@ class Effect:
 
     def p(self, sign: int) -> float:
         """The probability of a change this large in the direction of `sign` if there is none."""
-        return above(sign * self.change / self.error, self.noise.df)
+        return t_tail_probability(sign * self.change / self.error, self.noise.df)
 
     def bound(self, sign: int, risk: float = RISK) -> float:
         """The upper (1) or lower (-1) one-sided confidence bound."""
-        return self.change + sign * beyond(risk, self.noise.df) * self.error
+        return self.change + sign * t_quantile(risk, self.noise.df) * self.error
 
     def detectable(self, threshold: float, cases: int) -> float:
         """The smallest slowdown that would be found in 95 of 100 comparisons of this kind, if no other case changed."""
-        missed = beyond(RISK, self.noise.df) * self.error
-        return missed + max(threshold, beyond(Q_SLOWER / cases, self.noise.df) * self.error)
+        missed = t_quantile(RISK, self.noise.df) * self.error
+        return missed + max(threshold, t_quantile(Q_SLOWER / cases, self.noise.df) * self.error)
 
 
 def effects(all_seen: Sequence[Replicates], expected: Noise | None = None) -> list[Effect]:

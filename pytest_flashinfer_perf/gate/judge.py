@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_flashinfer_perf.gate import calm, effects, figures, match, noise, thresholds
+from pytest_flashinfer_perf.gate import calm, effects, figures, match, noise, student, thresholds
 from pytest_flashinfer_perf.gate.effects import Domain, Effect
 from pytest_flashinfer_perf.gate.match import ComparedCase, Reason, Trouble
 from pytest_flashinfer_perf.gate.thresholds import Threshold
@@ -171,7 +171,7 @@ def _witnessed(judged: Judged, *, paired: bool) -> Judged:
 def contradicts(witness: Effect, claim: Effect) -> bool:
     """Whether what a witness shows is nearer to no change than to this one, and that is beyond the noise of both."""
     error = math.hypot(witness.error, claim.error)
-    beyond_noise = noise.beyond(effects.RISK, min(witness.noise.df, claim.noise.df)) * error
+    beyond_noise = student.t_quantile(effects.RISK, min(witness.noise.df, claim.noise.df)) * error
     sign = math.copysign(1.0, claim.change)
     missing, shown = sign * (claim.change - witness.change), sign * witness.change
     return missing > beyond_noise and 2 * shown < abs(claim.change)
@@ -291,7 +291,7 @@ def _seconds(rows: Sequence[Row]) -> float | None:
 def _unsure(one: Judged) -> float | None:
     """How far its time may be off, its gaps included, as a share; None of a case that is not compared."""
     parts = [effect for effect in one.effects if effect.seen.domain in (Domain.TIME, Domain.BUSY, Domain.GAPS)]
-    return math.fsum(noise.beyond(effects.RISK, part.noise.df) * part.error for part in parts) if parts else None
+    return math.fsum(student.t_quantile(effects.RISK, part.noise.df) * part.error for part in parts) if parts else None
 
 
 # What suspects showed when they were measured again.

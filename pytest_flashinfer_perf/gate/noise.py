@@ -8,13 +8,13 @@ other, and not with the next placement.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+
+from pytest_flashinfer_perf.gate.student import digamma, inverse_trigamma, trigamma
 
 FEWEST_TO_POOL = 5
 FEWEST_PLACEMENTS = 3
@@ -139,94 +139,3 @@ def pooled(own: Sequence[tuple[float, float]]) -> Noise | None:
         return Noise(sum(s2 * df for s2, df in known) / total, total, "pooled")
     half = inverse_trigamma(beyond_chance)
     return Noise(math.exp(centre + digamma(half) - math.log(half)), 2 * half, "pooled")
-
-
-# Tail probabilities of the normal and of Student's t distribution, and derivatives of log gamma. scipy has them all;
-# it would weigh more than everything else that a comparison needs.
-
-NORMAL = NormalDist()
-NEARLY_NORMAL = 1e5
-SMALLEST, ROUNDED = 1e-300, 1e-13
-
-
-@functools.lru_cache(maxsize=4096)
-def above(t: float, df: float) -> float:
-    """The probability of more than `t`: Student's with `df` degrees of freedom, the normal one with infinitely many."""
-    if t < 0:
-        return 1.0 - above(-t, df)
-    if df > NEARLY_NORMAL:
-        return NORMAL.cdf(-t)
-    return 0.5 * _incomplete_beta(df / (df + t * t), df / 2, 0.5)
-
-
-@functools.lru_cache(maxsize=4096)
-def beyond(p: float, df: float) -> float:
-    """The t above which lies a share `p`, at most a half, of the distribution, by Newton's steps."""
-    at = step = -NORMAL.inv_cdf(p)
-    front = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(math.pi * df)
-    while df <= NEARLY_NORMAL and step > ROUNDED * at:  # from below, where the tail is convex: none goes too far
-        density = math.exp(front - (df + 1) / 2 * math.log1p(at * at / df))
-        at += (step := (above(at, df) - p) / density if density else 0.0)
-    return at
-
-
-def upper_share(share: float, trials: float, risk: float) -> float:
-    """The upper confidence bound of a share that was seen in so many independent trials (Clopper and Pearson)."""
-    fewer, more = trials * (1 - share), trials * share + 1
-    return _last_for_which(lambda truth: _incomplete_beta(1 - truth, fewer, more) > risk, share, 1.0) if fewer else 1.0
-
-
-def _last_for_which(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """The place between these two up to which it holds, by bisection."""
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return high
-
-
-def _incomplete_beta(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function, on the side where its continued fraction converges fast."""
-    if x <= 0.0 or x >= 1.0:
-        return min(1.0, max(0.0, x))
-    if x > (a + 1) / (a + b + 2):
-        return 1.0 - _incomplete_beta(1 - x, b, a)
-    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    return math.exp(log_front) / (a * _fraction(x, a, b))
-
-
-def _fraction(x: float, a: float, b: float) -> float:
-    """Lentz's way to evaluate 1 + d1 / (1 + d2 / (1 + ...))."""
-    value, c, d = 1.0, 1.0, 0.0
-    for i in range(1, 1000):
-        m = i // 2
-        if i % 2:
-            term = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        else:
-            term = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        d = 1 / (1 + term * d or SMALLEST)
-        c = 1 + term / c or SMALLEST
-        value *= c * d
-        if abs(c * d - 1) < 1e-14:
-            break
-    return value
-
-
-def digamma(x: float) -> float:
-    shift = 0.0
-    while x < 8:
-        shift, x = shift - 1 / x, x + 1
-    y = 1 / (x * x)
-    return shift + math.log(x) - 0.5 / x - y * (1 / 12 - y * (1 / 120 - y * (1 / 252 - y / 240)))
-
-
-def trigamma(x: float) -> float:
-    shift = 0.0
-    while x < 8:
-        shift, x = shift + 1 / (x * x), x + 1
-    y = 1 / (x * x)
-    return shift + 1 / x + y / 2 + y / x * (1 / 6 - y * (1 / 30 - y * (1 / 42 - y / 30)))
-
-
-def inverse_trigamma(y: float) -> float:
-    """In the logarithm: trigamma falls from infinity to zero."""
-    return math.exp(_last_for_which(lambda log: trigamma(math.exp(log)) > y, math.log(1e-6), math.log(1e9)))

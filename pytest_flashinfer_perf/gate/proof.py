@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.gate import effects, noise, words
+from pytest_flashinfer_perf.gate import effects, noise, student, words
 from pytest_flashinfer_perf.gate.effects import RISK
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.match import Reason
@@ -53,11 +53,11 @@ class Frequency:
     @property
     def upper(self) -> float:
         """The upper limit of the true share, with 95 % confidence, if cases vary independently."""
-        return noise.upper_share(self.share, self.independent, RISK) if self.independent else 1.0
+        return student.upper_share(self.share, self.independent, RISK) if self.independent else 1.0
 
     @property
     def lower(self) -> float:
-        return 1 - noise.upper_share(1 - self.share, self.independent, RISK) if self.independent else 0.0
+        return 1 - student.upper_share(1 - self.share, self.independent, RISK) if self.independent else 0.0
 
 
 @dataclass(frozen=True)

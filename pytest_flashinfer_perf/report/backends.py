@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.gate import effects, figures, noise
+from pytest_flashinfer_perf.gate import effects, figures, student
 from pytest_flashinfer_perf.gate.effects import RISK
 from pytest_flashinfer_perf.report.story import CaseHistory
 from pytest_flashinfer_perf.rows.formatting import counted, grouped, provenance
@@ -154,7 +154,7 @@ def is_slower(row: Row, first: Row) -> bool:
     """
     [effect] = effects.effects(effects.replicates([first], [row], paired=True, whole=True)[:1])
     own = math.hypot(_error(first, effect.seen.domain), _error(row, effect.seen.domain))
-    return noise.above(effect.change / max(effect.error, own), effect.noise.df) < RISK
+    return student.t_tail_probability(effect.change / max(effect.error, own), effect.noise.df) < RISK
 
 
 def _error(row: Row, domain: str) -> float:

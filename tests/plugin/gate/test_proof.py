@@ -4,11 +4,8 @@ import json
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from made import plain, row, run
 
-from pytest_flashinfer_perf.gate import noise
 from pytest_flashinfer_perf.gate import proof as proof_shown
 from pytest_flashinfer_perf.gate.proof import Frequency, Proof, prove
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
@@ -172,14 +169,5 @@ def test_a_proof_of_nothing_knows_nothing():
     assert nothing["found"] == {"hits": 0, "tries": 0, "independent": 0, "upper": 1.0, "lower": 0.0}
 
 
-@given(st.integers(0, 20), st.integers(1, 20), st.floats(0.01, 0.2))
-def test_a_bound_of_a_share_is_where_so_few_have_that_risk(hits, more, risk):
-    trials = hits + more
-    bound = noise.upper_share(hits / trials, trials, risk)
-    as_few = sum(math.comb(trials, k) * bound**k * (1 - bound) ** (trials - k) for k in range(hits + 1))
-    assert as_few == pytest.approx(risk, rel=1e-6)
-
-
 def test_a_share_of_all_is_bounded_by_all():
-    assert noise.upper_share(1.0, 4, 0.05) == 1.0
     assert Frequency(4, 4, 4).lower == pytest.approx(0.05 ** (1 / 4))

@@ -16,7 +16,7 @@ from documents import DOCS, EVIDENCE, PAGES, QUICK, README, RECORDS, ROOT, block
 
 import pytest_flashinfer_perf as package
 from pytest_flashinfer_perf import Measurement, Measuring
-from pytest_flashinfer_perf.gate import effects, judge, noise
+from pytest_flashinfer_perf.gate import effects, judge, noise, student
 from pytest_flashinfer_perf.kernel_timing import clocks, cold, stopping
 from pytest_flashinfer_perf.kernel_timing.run import Timing
 from pytest_flashinfer_perf.machine import capability
@@ -167,7 +167,7 @@ def percent(share, digits=0):
 
 def tie(kind):
     """The largest difference that is none between two rows without placements."""
-    beyond = noise.beyond(effects.RISK, noise.ASSUMED_DF)
+    beyond = student.t_quantile(effects.RISK, noise.ASSUMED_DF)
     return math.expm1(beyond * noise.ASSUMED[kind] * math.sqrt(effects.PAIR))
 
 

@@ -1,0 +1,106 @@
+"""Tails, quantiles and bounds against scipy, over the whole range of what they may be asked."""
+
+import math
+import sys
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scipy import special
+
+from pytest_flashinfer_perf.gate import student
+
+LAST_BELOW_HALF = math.nextafter(0.5, 0.0)
+INFINITE = math.inf
+
+
+def logarithmic(low, high):
+    return st.floats(math.log(low), math.log(high)).map(math.exp)
+
+
+dfs = st.one_of(logarithmic(1e-3, 1e20), st.just(INFINITE))
+tails = st.one_of(logarithmic(1e-300, 0.5), logarithmic(6e-17, 0.5).map(lambda less: min(LAST_BELOW_HALF, 0.5 - less)))
+
+
+def scipys_tail(t, df):
+    """By the incomplete beta function, whose two arguments both have all their digits; `stdtr` for many degrees."""
+    if df > 1e6:
+        return special.ndtr(-t) if df == INFINITE else special.stdtr(df, -t)
+    odds = (t / math.sqrt(df)) ** 2 if t < 1e150 else 1e300
+    return 0.5 * special.betainc(df / 2, 0.5, 1 / (1 + odds)) if odds > 1 else 0.5 - scipys_centre(t, df)
+
+
+def scipys_centre(t, df):
+    """Between zero and this t."""
+    odds = (t / math.sqrt(df)) ** 2
+    return 0.5 * special.betainc(0.5, df / 2, odds / (1 + odds)) if df <= 1e6 else special.erf(t / math.sqrt(2)) / 2
+
+
+@given(logarithmic(1e-12, 1e100), dfs)
+def test_students_tail_is_scipys(t, df):
+    assert student.t_tail_probability(t, df) == pytest.approx(scipys_tail(t, df), rel=1e-9, abs=1e-290)
+    assert student.t_tail_probability(-t, df) == pytest.approx(1 - scipys_tail(t, df), rel=1e-9)
+    assert student.t_tail_probability(0.0, df) == 0.5
+
+
+@given(tails, dfs)
+@example(LAST_BELOW_HALF, 10.0)  # did not end in Newton's steps, for any degrees of freedom
+@example(0.4999999999999, 999.0)  # nor here from 999 on
+@example(1e-300, 1.0)
+@example(1e-300, INFINITE)
+@example(LAST_BELOW_HALF, INFINITE)
+@example(LAST_BELOW_HALF, 1e-3)
+def test_a_quantile_has_this_tail(tail, df):
+    t = student.t_quantile(tail, df)
+    assert 0 < t < math.inf
+    if t == pytest.approx(sys.float_info.max):
+        assert student.t_tail_probability(t, df) > tail, "it lies beyond all floats"
+    elif tail < 0.25:
+        assert student.t_tail_probability(t, df) == pytest.approx(tail, rel=1e-9)
+    else:
+        assert scipys_centre(t, df) == pytest.approx(0.5 - tail, rel=1e-9)
+
+
+@pytest.mark.parametrize("df", [0.5, 1.0, 3.3, 30.0, 1e3, 9999.0, 1e5, 1e12])
+@pytest.mark.parametrize("tail", [1e-30, 1e-10, 1e-3, 0.05, 0.2, 0.4])
+def test_a_quantile_is_scipys_where_scipy_is_exact(tail, df):
+    assert student.t_quantile(tail, df) == pytest.approx(-special.stdtrit(df, tail), rel=1e-9)
+
+
+def test_a_quantile_is_found_in_few_evaluations(monkeypatch):
+    """Tails far from all floats and next to a half included, and where a function says nothing of where its root is."""
+    monkeypatch.setattr(student, "_beta", counted := Counted(student._beta))
+    for tail in (1e-300, 1e-9, 0.2, 0.49, 0.4999999999999, LAST_BELOW_HALF):
+        for df in (1e-3, 0.7, 8.0, 9999.0):
+            counted.calls = 0
+            student.t_quantile.__wrapped__(tail, df)
+            assert counted.calls < 2 * student.HALVINGS
+    steps = Counted(lambda _: -1.0 if len(steps.places) % 2 else 1.0)
+    assert math.isfinite(student._root(steps, 0.0))
+    assert steps.calls <= 2 * student.HALVINGS + 2
+
+
+class Counted:
+    def __init__(self, function):
+        self.function, self.calls, self.places = function, 0, []
+
+    def __call__(self, *arguments):
+        self.calls += 1
+        self.places.append(arguments)
+        return self.function(*arguments)
+
+
+@given(logarithmic(1e-6, 1e9))
+def test_derivatives_of_log_gamma_are_scipys(x):
+    assert student.digamma(x) == pytest.approx(special.digamma(x), rel=1e-9, abs=1e-9)
+    assert student.trigamma(x) == pytest.approx(special.polygamma(1, x), rel=1e-9)
+    assert student.inverse_trigamma(student.trigamma(x)) == pytest.approx(x, rel=1e-9)
+
+
+@given(st.integers(0, 300), st.integers(1, 300), st.floats(0.001, 0.2))
+def test_the_bound_of_a_share_is_a_quantile_of_beta(hits, more, risk):
+    trials = hits + more
+    bound = student.upper_share(hits / trials, trials, risk)
+    assert bound == pytest.approx(special.betaincinv(hits + 1, more, 1 - risk), rel=1e-9)
+    assert student.upper_share(1.0, trials, risk) == 1.0
+    assert student.incomplete_beta(0.0, hits + 1, more) == 0.0
