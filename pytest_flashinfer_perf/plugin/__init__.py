@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.plugin.fixture import Perf
 
 HOOKS = "flashinfer-perf-hooks"
+WRONG = pytest.StashKey[pytest.UsageError]()  # what is wrong in the settings of a session that hooks have joined late
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,12 +55,19 @@ def _is_asked_for(config: pytest.Config) -> bool:
 
 
 def _hooks(config: pytest.Config) -> Any:
-    """The hooks of a session with cases, which join it now if they have not yet."""
+    """The hooks of a session with cases, which join it now if they have not yet, unless its settings are wrong."""
     from pytest_flashinfer_perf.plugin import hooks
 
+    if WRONG in config.stash:
+        raise config.stash[WRONG]
     if not config.pluginmanager.hasplugin(HOOKS):
         config.pluginmanager.register(hooks, HOOKS)
-        hooks.begin(config)
+        try:
+            hooks.begin(config)
+        except pytest.UsageError as error:
+            config.pluginmanager.unregister(name=HOOKS)
+            config.stash[WRONG] = error
+            raise
     return hooks
 
 
@@ -88,15 +96,22 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give a test its cases, here and not in a hook that joins late and would miss the first such test."""
+    """Give a test its cases, here and not in a hook that joins late and would miss the first such test.
+
+    An error in the settings would be one of this test's file, and of the next: it is raised after collection, once.
+    """
     names = {mark.name for mark in metafunc.definition.iter_markers()}
     if not names.isdisjoint(("perf_cases", "perf_apis")):
-        _hooks(metafunc.config).parametrize(metafunc)
+        try:
+            hooks = _hooks(metafunc.config)
+        except pytest.UsageError:
+            return
+        hooks.parametrize(metafunc)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.pluginmanager.hasplugin(HOOKS) or any(map(options.needs_device, items)):
+    if WRONG in config.stash or config.pluginmanager.hasplugin(HOOKS) or any(map(options.needs_device, items)):
         _hooks(config).complete(session, config, items)
 
 

@@ -21,7 +21,7 @@ from pytest_flashinfer_perf.plugin import cases
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.derived import all_apis
 from pytest_flashinfer_perf.session.benchmark_rows import ReplayClock
-from pytest_flashinfer_perf.session.stash import CASE
+from pytest_flashinfer_perf.session.stash import CASE, SETTINGS, case_of, is_rank
 from pytest_flashinfer_perf.spec.case import Case, routine_named, selects_no_routine
 from pytest_flashinfer_perf.spec.params import ParamError, Params
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Routine
@@ -99,6 +99,22 @@ def give_clocks(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{item.nodeid}: benchmark(max_time={seconds!r}) must be a number of seconds")
         options = {**(own.kwargs if own else {}), **ours, "timer": ReplayClock()}
         item.add_marker(pytest.mark.benchmark(**options), append=False)
+
+
+def keep_asked(session: pytest.Session, items: list[pytest.Item]) -> None:
+    """Deselect what Python files have besides the cases of `--perf-case`; raise if no test has one of these.
+
+    Testlists, recordings and data sets name their own cases, and a rank is told its test.
+    """
+    asked = {(case.routine.name, case.id): case for case in cases.asked_for(session.config.stash[SETTINGS])}
+    of_items = {item: (case.routine.name, case.id) for item in items if (case := case_of(item)) is not None}
+    lacking = [case for name, case in asked.items() if name not in of_items.values()]
+    if lacking and not session.testsfailed and not is_rank():  # what fails to be collected may have it
+        named = f"--perf-case: no test that is named has the case {lacking[0].identity.case}"
+        raise pytest.UsageError(f"{named}: mark one by perf_cases({lacking[0].routine.name!r}), or name no file")
+    others = [item for item in items if item.getparent(pytest.Module) and of_items.get(item) not in asked]
+    items[:] = [item for item in items if item not in others]
+    session.config.hook.pytest_deselected(items=others)
 
 
 def deselect_empty(config: pytest.Config, items: list[pytest.Item]) -> None:

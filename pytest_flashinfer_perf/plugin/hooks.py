@@ -190,8 +190,10 @@ def _complete(session: pytest.Session, config: pytest.Config, items: list[pytest
     for asked, shared in config.stash.get(TRACE_SETS, ()):
         items.extend(named_files.items(session, asked, shared))
     if config.stash[SETTINGS].cases:
+        from pytest_flashinfer_perf.plugin import collection
         from pytest_flashinfer_perf.plugin.items import WithoutCase
 
+        collection.keep_asked(session, items)
         items.extend(session.genitems(WithoutCase.from_parent(session, name="--perf-case", nodeid="--perf-case")))
     if config.getoption("perf_only"):
         named_files.keep_only(config, items)

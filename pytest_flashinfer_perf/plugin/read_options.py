@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.config import planting, project_file
+from pytest_flashinfer_perf.config.option import SECONDS
 from pytest_flashinfer_perf.config.project_file import ProjectFile
 from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
 from pytest_flashinfer_perf.errors import require
@@ -59,13 +60,21 @@ def read(config: pytest.Config) -> Settings:
         project=project,
         measuring=Measuring(
             **{name: config.getoption(f"perf_{name}") for name in measuring},
-            max_time=float(config.getoption("benchmark_max_time", Measuring.max_time)),
+            max_time=_max_time(config),
         ),
         checking=Checking(**{name: config.getoption(f"perf_{name}") for name in checking}, tolerances=bounds),
         fuzzing=_fuzzing(config),
         quarantine=quarantined,
         plants=_plants(config),
     )
+
+
+def _max_time(config: pytest.Config) -> float:
+    """An option of pytest-benchmark, which takes any number."""
+    seconds = float(config.getoption("benchmark_max_time", Measuring.max_time))
+    if not SECONDS.allows(seconds):
+        raise pytest.UsageError(f"--benchmark-max-time: {SECONDS.refusal(seconds)}")
+    return seconds
 
 
 def _verify_gate(config: pytest.Config, project: ProjectFile) -> None:

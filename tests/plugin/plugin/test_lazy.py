@@ -101,6 +101,16 @@ def test_a_marker_alone_is_obeyed_behind_other_tests(pytester):
     done.assert_outcomes(passed=1, skipped=1)
 
 
+@pytest.mark.parametrize("late", LATE)
+def test_a_setting_that_is_found_wrong_late_is_one_sentence(session, late):
+    done = session(
+        "--benchmark-max-time=-1", "-W", "ignore", quick=False, test_a=PLAIN, test_b=LATE[late], test_c=LATE[late]
+    )
+    assert done.code == pytest.ExitCode.USAGE_ERROR
+    done.complains("ERROR: --benchmark-max-time: must be a finite number of seconds of at least 0, got -1.0")
+    assert "INTERNALERROR" not in done.out + done.err
+
+
 def test_settings_are_read_before_anything_is_collected(pytester):
     pytester.makepyfile(PLAIN)
     (pytester.path / "flashinfer-perf.toml").write_text("[tolerance]\n")

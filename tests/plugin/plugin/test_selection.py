@@ -5,7 +5,7 @@ import re
 import shlex
 
 import pytest
-from decode_cases import DECODE, QUICK, TINY, rows
+from decode_cases import DECODE, QUICK, TEST, TINY, rows
 
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
@@ -274,6 +274,25 @@ def test_a_case_needs_no_test_file(pytester):
     result = pytester.runpytest(*QUICK, "--import-mode=importlib", f"--perf-case={wanted}", "--benchmark-json=run.json")
     result.assert_outcomes(passed=1)
     assert rows(pytester)[0]["extra_info"]["case"] == f"{DECODE}/b2-s16-h4-kv2-d16-p4-torch"
+
+
+OWN = "import torch\ndef test_own(perf): perf.time(torch.neg, torch.ones(8))\ndef test_plain(): pass\n"
+ASKED = f"--perf-case=--routine {DECODE} {TINY} --s_kv 32 --backends torch"
+
+
+def test_a_case_is_measured_alone_wherever_tests_have_it(session):
+    done = session(".", ASKED, test_own=OWN, test_decode=TEST)
+    assert done.outcomes == {"passed": 1, "deselected": 2}
+    assert [row["extra_info"]["case"] for row in done.rows.values()] == [f"{DECODE}/b2-s32-h4-kv2-d16-p4-torch"]
+
+
+@pytest.mark.parametrize("in_ini", [False, True])
+def test_a_case_that_no_named_test_has_is_an_error_and_no_other_is_measured(session, pytester, in_ini):
+    if in_ini:
+        pytester.makeini(f"[pytest]\naddopts = {shlex.quote(ASKED)}\n")
+    done = session("test_own.py", *[ASKED] * (not in_ini), test_own=OWN)
+    assert (done.code, done.outcomes) == (pytest.ExitCode.USAGE_ERROR, {})
+    done.complains(f"ERROR: --perf-case: no test that is named has the case {DECODE}/b2-s32-*: mark one by perf_cases*")
 
 
 def test_markers_for_people_s_own_tests(pytester):
