@@ -7,6 +7,7 @@ adds a `ProgramCall` for each call, also for one that fails. What the program se
 from __future__ import annotations
 
 import functools
+import json
 import os
 import pickle
 import signal
@@ -14,15 +15,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pytest_flashinfer_perf.config.settings import Measuring, Settings
+from pytest_flashinfer_perf.config.settings import Checking, Measuring, Settings
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.kernel_timing.run import Timing
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement.measure import Measurement
+from pytest_flashinfer_perf.rows import fields
+from pytest_flashinfer_perf.rows.fields import FieldError
 from pytest_flashinfer_perf.rows.formatting import last_lines
 
 FOLDER = "FLASHINFER_PERF_PROGRAM"
@@ -36,9 +41,26 @@ class ProgramError(FlashinferPerfError):
 
 @dataclass(frozen=True)
 class ProgramCall:
+    """A line of JSON: what a call took, or how it failed."""
+
     line: int  # of the program; 0 in a thread that another file started
-    measured: Measurement | None = None
+    timing: Timing | None = None
+    flops_dtype: str | None = None
+    peak_memory_bytes: int | None = None
+    planted: float = 0.0
     failure: str = ""
+
+    def measured(self, device: Device, checking: Checking) -> Measurement:
+        if self.timing is None:
+            raise ProgramError(f"line {self.line}: {self.failure}")
+        return Measurement(
+            timing=self.timing,
+            device=device,
+            flops_dtype=self.flops_dtype,
+            checking=checking,
+            peak_memory_bytes=self.peak_memory_bytes,
+            planted=self.planted,
+        )
 
 
 @dataclass
@@ -55,9 +77,9 @@ class Instructions:
     def timed(self, call: Callable[[Measuring, str, str], Measurement], asked: Mapping[str, Any]) -> Measurement:
         test = f"{self.test}[{self.number}]"
         how = self.settings.of_test(test, self.settings.measuring.changed_by(asked), once=self.once)
-        measured = replace(call(how, self.device, test), checking=self.settings.checking)
-        _add(ProgramCall(_line(), measured))
-        return measured
+        seen = call(how, self.device, test)
+        _add(ProgramCall(_line(), seen.timing, seen.flops_dtype, seen.peak_memory_bytes, seen.planted))
+        return seen
 
 
 @functools.cache
@@ -94,7 +116,7 @@ def _refuse_child(asked: Instructions) -> None:
 
 def _add(call: ProgramCall) -> None:
     with (Path(os.environ[FOLDER]) / CALLS).open("ab", buffering=0) as file:
-        file.write(pickle.dumps(call))
+        file.write(json.dumps(fields.written(call)).encode() + b"\n")
 
 
 def _line() -> int:
@@ -132,7 +154,7 @@ def ran(path: Path, how: Instructions, folder: Path, seconds: float) -> list[Pro
         ended = f"exit code {status}" if status > 0 else signal.Signals(-status).name
         told = last_lines((folder / OUTPUT).read_text(errors="replace"), LINES)
         raise ProgramError(f"{path} ended with {ended}:\n{told}")
-    return list(_read(folder / CALLS))
+    return _read(folder / CALLS, path)
 
 
 def _status(process: subprocess.Popen[bytes], calls: Path, seconds: float) -> int:
@@ -148,7 +170,9 @@ def _status(process: subprocess.Popen[bytes], calls: Path, seconds: float) -> in
     return process.wait()
 
 
-def _read(calls: Path) -> Iterator[ProgramCall]:
-    with calls.open("rb") as file, suppress(EOFError):
-        while True:
-            yield pickle.load(file)  # noqa: S301 - a child of this process wrote it
+def _read(calls: Path, program: Path) -> list[ProgramCall]:
+    try:
+        lines = calls.read_text(encoding="utf-8").splitlines()
+        return [fields.read(ProgramCall, fields.parsed(line), f"call {nth}") for nth, line in enumerate(lines, start=1)]
+    except (OSError, ValueError, RecursionError, FieldError) as error:
+        raise ProgramError(f"{program} wrote into the file of its calls, which is not its own: {error}") from error

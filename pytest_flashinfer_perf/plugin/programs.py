@@ -79,10 +79,12 @@ class ProgramFile(pytest.File):
     def _recorded(self, call: ProgramCall) -> Callable[..., None]:
         again = flags.join(["pytest", "--perf-record", str(self.path)])
 
-        def evaluate(_once: bool, _device: Device) -> tuple[Measurement, Callable[[Row], Row], Mapping[str, Any]]:
-            if call.measured is None:
-                pytest.fail(f"line {call.line}: {call.failure}", pytrace=False)
-            return call.measured, lambda row: row, {"line": call.line}
+        def evaluate(_once: bool, device: Device) -> tuple[Measurement, Callable[[Row], Row], Mapping[str, Any]]:
+            try:
+                measured = call.measured(device, self.config.stash[SETTINGS].checking)
+            except ProgramError as error:
+                pytest.fail(str(error), pytrace=False)
+            return measured, lambda row: row, {"line": call.line}
 
         def recorded(perf: Perf) -> None:
             perf.evaluated(evaluate, again)

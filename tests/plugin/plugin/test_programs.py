@@ -92,6 +92,7 @@ def test_a_program_is_only_timed(pytester, other):
 
 CALL = "import os, sys, time, threading, torch\nfrom pytest_flashinfer_perf.compat import bench_gpu_time\n"
 ONE = "bench_gpu_time(torch.neg, 1, 3, input_args=(torch.ones(8),))\n"
+OVERWRITES = "open(os.path.join(os.environ['FLASHINFER_PERF_PROGRAM'], 'calls'), 'wb').write(b'\\x80\\x05garbage')"
 GOES_ON = """
 for f in (torch.neg, lambda x: x / "a", torch.abs):
     try:
@@ -132,12 +133,13 @@ def test_two_programs_have_nothing_of_each_other(pytester):
     ("text", "outcomes", "said"),
     [
         (ONE + "os._exit(0)", {"passed": 1}, "*1 passed*"),
+        (ONE + OVERWRITES, {"errors": 1}, "*bench_odd.py wrote into the file of its calls, which is not its own: *"),
         (ONE + "os.abort()", {"errors": 1}, "*bench_odd.py ended with SIGABRT:"),
         (f"threading.Thread(target=lambda: (time.sleep(0.3), {ONE.strip()})).start()\n{ONE}", {"passed": 2}, "*"),
         (IN_A_CHILD, {"passed": 1, "failed": 1}, "*--perf-record keeps calls of the program's own process*"),
         (ONE + "time.sleep(60)", {"errors": 1}, "*no call ended within 5 s (--perf-timeout)"),
     ],
-    ids=["exits at once", "crashes", "thread", "child", "hangs"],
+    ids=["exits at once", "overwrites", "crashes", "thread", "child", "hangs"],
 )
 def test_however_a_program_ends_no_call_is_lost(pytester, text, outcomes, said):
     pytester.makepyfile(bench_odd=CALL + text)
