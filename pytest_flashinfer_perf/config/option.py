@@ -1,4 +1,4 @@
-"""An option of a command line, declared once for all parsers that have it, and what its value may be.
+"""An option, declared once: for all parsers that have it, with what its value may be and what becomes of it elsewhere.
 
 Every session of pytest imports this module, whether it has a case or not: it imports no other of this package.
 """
@@ -6,9 +6,12 @@ Every session of pytest imports this module, whether it has a case or not: it im
 from __future__ import annotations
 
 import argparse
+import math
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -16,14 +19,32 @@ from typing import Any
 DEFAULT_SEED = 42
 FINDINGS = Path(".hypothesis", "perf-findings")
 GPU_WORKERS = "perf_gpu_workers"  # in an ini file
+LONGEST_LIMIT_S = 1e9  # the longest time that faulthandler accepts
+
+
+class Child(Enum):
+    """What the processes that a session starts, to compile, to confirm or as ranks, do with an option of that session.
+
+    It selects tests or says how they are measured (SAME); it is told to each child anew (OWN); it selects a part of the
+    tests, of which the child that compiles them is told (PART); or the session alone does it, once (NONE).
+    """
+
+    SAME, OWN, PART, NONE = range(4)
 
 
 @dataclass(frozen=True)
 class Option:
-    """Its name, and the keywords that argparse and pytest take for it."""
+    """Its name, the keywords that argparse and pytest take for it, and what becomes of its value.
+
+    `reads` if it names files that are read; `writes` names any file in the folder that it names, "" for that file.
+    """
 
     name: str
     keywords: Mapping[str, Any]
+    child: Child = Child.SAME
+    reads: bool = False
+    writes: str | None = None
+    may_be_empty: bool = False
 
     @property
     def default(self) -> Any:
@@ -39,8 +60,16 @@ class Option:
         add(self.name, **self.keywords)
 
 
-def option(name: str, **keywords: Any) -> Option:
-    return Option(name, keywords)
+def option(
+    name: str,
+    *,
+    child: Child = Child.SAME,
+    reads: bool = False,
+    writes: str | None = None,
+    may_be_empty: bool = False,
+    **keywords: Any,
+) -> Option:
+    return Option(name, keywords, child, reads, writes, may_be_empty)
 
 
 @dataclass(frozen=True)
@@ -94,12 +123,27 @@ SHARE = Bound("a percentage above 0 and up to 100, as 95%", lambda value: 0 < va
 SECONDS = Bound("a finite number of seconds of at least 0", is_finite, float)
 SEED = Bound("a whole number of at most 64 bits", lambda value: _is_whole(value) and -(2**63) <= value < 2**64, int)
 
+LIMIT = Bound("a number of seconds, 0 for no limit", lambda value: 0 <= value <= LONGEST_LIMIT_S, float)
+GIB = Bound("a number of GiB above 0", lambda value: 0 < value < math.inf, float)
+NAME = Bound("letters, digits and . _ + -", lambda text: re.fullmatch(r"[\w.+-]+", text) is not None, str)
+FOLDER = Bound("an existing folder", lambda text: Path(text).is_dir(), str)
+
+
+def file(text: str) -> str:
+    if text and Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is a folder: name its files, as --perf-testlist={text}/FILE")
+    return text
+
 
 # Options by which verdicts are made, of pytest and of the commands that compare files.
 
-STRICT = option("--perf-gate-strict", action="store_true", help="Exit with 2 if a verdict is AMBIGUOUS.")
+STRICT = option(
+    "--perf-gate-strict", child=Child.NONE, action="store_true", help="Exit with 2 if a verdict is AMBIGUOUS."
+)
 ALLOW = option(
     "--perf-gate-allow",
+    child=Child.NONE,
+    may_be_empty=True,
     metavar="A,B",
     default="",
     help="Do not exit with 2 for these: cases that are missing, deselected or invalid, or another GPU, driver or "

@@ -7,12 +7,14 @@ configured, if an option or an argument asks for them, and else when the first t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_flashinfer_perf.plugin import named_files, options
+from pytest_flashinfer_perf.session.stash import COMPILES, confirms
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.plugin.fixture import Perf
@@ -31,6 +33,10 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if COMPILES in os.environ or confirms():
+        from pytest_flashinfer_perf.plugin import child_options
+
+        child_options.clear(config)
     for marker in options.MARKERS:
         config.addinivalue_line("markers", marker)
     if _is_asked_for(config):

@@ -23,7 +23,7 @@ from pytest_flashinfer_perf.plugin.results import Board
 from pytest_flashinfer_perf.rows.step import StepPlan
 from pytest_flashinfer_perf.session import benchmark_rows, progress, reports, stash
 from pytest_flashinfer_perf.session import setup as running
-from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, confirms, measures
+from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, measures
 from pytest_flashinfer_perf.session.workers import usage_errors_sent
 
 if TYPE_CHECKING:
@@ -71,8 +71,6 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
         measures_later = not config.getoption("perf_record")  # than while tests are collected
         if config.pluginmanager.hasplugin("benchmark") and results.writes(config) and measures_later:
             config.pluginmanager.register(benchmark_rows.MachineFacts(config), "flashinfer-perf-machine")
-    if confirms():
-        return
     if not config.option.collectonly:
         results.verify(config, settings)
         _open_files(config, board)

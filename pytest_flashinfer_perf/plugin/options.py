@@ -1,4 +1,4 @@
-"""pytest's command-line options: the types of their values, then a table for each group, then the markers.
+"""pytest's command-line options: a table for each group, then the markers.
 
 Every session loads this module, also one without a case: it imports no part of the package that measures.
 """
@@ -6,24 +6,17 @@ Every session loads this module, also one without a case: it imports no part of 
 from __future__ import annotations
 
 import argparse
-import math
-import re
 from argparse import SUPPRESS
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf.config.option import COVER, DEFAULT_SEED, FINDINGS, GPU_WORKERS, JUDGED, SEED, option, whole
+from pytest_flashinfer_perf.config import option as opt
+from pytest_flashinfer_perf.config.option import DEFAULT_SEED, FINDINGS, Child, option, whole
 from pytest_flashinfer_perf.config.settings import BOUNDS, CHOICES, Measuring
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.session.shards import Shard
-
-
-# The types of options: parse an argument's text, or raise argparse's error.
-
-LONGEST_LIMIT_S = 1e9  # the longest time that faulthandler accepts
 
 
 def shard(text: str) -> Shard:
@@ -33,45 +26,6 @@ def shard(text: str) -> Shard:
         return shards.parse(text)
     except shards.ShardError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def seconds(text: str) -> float:
-    seconds = _number(text)
-    if not 0 <= seconds <= LONGEST_LIMIT_S:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds, 0 for no limit, got {text!r}")
-    return seconds
-
-
-def size(text: str) -> float:
-    size = _number(text)
-    if not 0 < size < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number of GiB above 0, got {text!r}")
-    return size
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def name(text: str) -> str:
-    if not re.fullmatch(r"[\w.+-]+", text):
-        raise argparse.ArgumentTypeError(f"must be letters, digits and . _ + -, got {text!r}")
-    return text
-
-
-def file(text: str) -> str:
-    if text and Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is a folder: name its files, as --perf-testlist={text}/FILE")
-    return text
-
-
-def folder(text: str) -> str:
-    if not Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"must be an existing folder, got {text!r}")
-    return text
 
 
 REPEATABLE: dict[str, Any] = {"action": "append", "default": []}
@@ -91,6 +45,7 @@ CASES = (
     ),
     option(
         "--perf-model",
+        reads=True,
         metavar="NAME",
         help="Run the shapes that this model has on one GPU, instead of a tier. NAME may end with the tensor-parallel "
         "(-tp8), data-parallel (-dp2) and expert-parallel size (-ep32), as in llama-3.1-70b-tp8. Default of each: 1. "
@@ -108,7 +63,7 @@ CASES = (
         help="Run every API of FlashInfer that comes with inputs and a reference (a trace template), instead of the "
         "routines of the suite.",
     ),
-    COVER,
+    opt.COVER,
     option(
         "--perf-record", action="store_true", help="Run named Python files, and record each call by compat's functions."
     ),
@@ -122,13 +77,15 @@ CASES = (
     ),
     option(
         "--perf-testlist",
+        reads=True,
         metavar="FILE",
-        type=file,
+        type=opt.file,
         **REPEATABLE,
         help="Run each line of this file, written in the flags of flashinfer_benchmark.py (repeatable).",
     ),
     option(
         "--perf-flags",
+        may_be_empty=True,
         metavar="FLAGS",
         default="",
         help="Flags to add to every line of the testlists; the line's own flags win.",
@@ -136,13 +93,14 @@ CASES = (
     option(
         "--perf-max-memory",
         metavar="GIB",
-        type=size,
+        type=opt.GIB,
         help="Skip cases that are estimated to need more memory than this. Default: the memory that is free.",
     ),
 )
 TIMING = (
     option(
         "--perf-device",
+        child=Child.OWN,
         metavar="DEVICE",
         default="auto",
         help="Device to measure on: auto (the first GPU, or the CPU without one), cuda, cuda:N, cpu, or cpu:any, which "
@@ -190,13 +148,20 @@ TIMING = (
         help="Take the peak FLOP/s and bandwidth for %%roof from a measurement on this GPU, or from its datasheet. "
         "Default: %(default)s.",
     ),
-    option("--perf-ranks", metavar="N", type=whole(1), help="Run tests that are marked by perf_ranks in N processes."),
+    option(
+        "--perf-ranks",
+        child=Child.OWN,
+        metavar="N",
+        type=whole(1),
+        help="Run tests that are marked by perf_ranks in N processes.",
+    ),
     option(
         "--perf-no-multicast",
+        child=Child.OWN,
         action="store_true",
         help="Let such processes do without NVLink multicast, which can put the GPUs of a shared host out of service.",
     ),
-    option("--perf-seed", metavar="N", type=SEED, help=f"Seed of the random inputs. Default: {DEFAULT_SEED}."),
+    option("--perf-seed", metavar="N", type=opt.SEED, help=f"Seed of the random inputs. Default: {DEFAULT_SEED}."),
     option(
         "--perf-autotune-cache",
         metavar="FILE",
@@ -210,7 +175,7 @@ TIMING = (
         help="Race all that FlashInfer's tuner, or the heuristic behind auto, could choose for a case, for so long, "
         "after it was timed. Its row gets `tactics`. Default: do not.",
     ),
-    option("--perf-case-tag", metavar="TAG", help="Text to record in every row, such as nightly."),
+    option("--perf-case-tag", may_be_empty=True, metavar="TAG", help="Text to record in every row, such as nightly."),
 )
 CHECKING = (
     option(
@@ -227,6 +192,7 @@ CHECKING = (
     ),
     option(
         "--perf-strict-skips",
+        child=Child.OWN,
         metavar="GLOB",
         **REPEATABLE,
         help="Fail tests whose id matches this pattern if they are skipped (repeatable).",
@@ -248,49 +214,62 @@ CHECKING = (
         type=whole(1),
         help="Stop each search after N seconds. Default: after the examples of the hypothesis profile.",
     ),
-    option("--perf-findings", metavar="DIR", help=f"Folder to write findings of searches to. Default: {FINDINGS}."),
+    option(
+        "--perf-findings",
+        writes="any.json",
+        metavar="DIR",
+        help=f"Folder to write findings of searches to. Default: {FINDINGS}.",
+    ),
 )
 GATE = (
     option(
         "--perf-save-baseline",
+        child=Child.NONE,
         metavar="NAME",
-        type=name,
+        type=opt.NAME,
         help="Save this run, to compare others with by --perf-gate=NAME.",
     ),
     option(
         "--perf-gate",
+        child=Child.NONE,
+        may_be_empty=True,
         metavar="BASELINE",
         help="Compare this run with a baseline: a saved name, a JSON file or a folder of them. The exit code is 1 for "
         "cases that are slower or wrong, and 2 where the comparison is incomplete.",
     ),
-    *JUDGED,
+    *opt.JUDGED,
 )
 LONG_RUNS = (
     option(
         "--perf-timeout",
         metavar="SECONDS",
-        type=seconds,
+        type=opt.LIMIT,
         default=300.0,
         help="Fail a case that takes longer than this, 0 for no limit. Default: 300.",
     ),
     option(
         "--perf-prebuild",
+        child=Child.NONE,
         action="store_true",
         help="Compile the FlashInfer modules that the cases need before the first test, all of them in parallel.",
     ),
     option(
         "--perf-resume",
+        child=Child.NONE,
         action="store_true",
         help="Continue the last run, if it was interrupted: keep the results of the tests that it has finished.",
     ),
     option(
         "--perf-shard",
+        child=Child.PART,
         metavar="I/N",
         type=shard,
         help="Run part I of N of the tests, counted from 1. Join the parts' files by `flashinfer-perf merge`.",
     ),
     option(
         "--perf-shard-by",
+        child=Child.PART,
+        reads=True,
         metavar="FILE",
         help="Balance the parts by the durations in the JSON file of an earlier run. Default: by number of tests.",
     ),
@@ -298,52 +277,73 @@ LONG_RUNS = (
 FILES = (
     option(
         "--perf-config",
+        reads=True,
         metavar="FILE",
         help="Settings file with tolerances, thresholds and known failures (quarantine). Default: "
         "flashinfer-perf.toml, or the table [tool.flashinfer-perf] of pyproject.toml.",
     ),
-    option("--perf-html", metavar="FILE", help="Write a report of this run as one HTML page to FILE."),
     option(
-        "--perf-csv", metavar="FILE", help="Write the rows as CSV to FILE, with the columns of flashinfer_benchmark.py."
+        "--perf-html",
+        child=Child.NONE,
+        writes="",
+        metavar="FILE",
+        help="Write a report of this run as one HTML page to FILE.",
+    ),
+    option(
+        "--perf-csv",
+        child=Child.NONE,
+        writes="",
+        metavar="FILE",
+        help="Write the rows as CSV to FILE, with the columns of flashinfer_benchmark.py.",
     ),
     option(
         "--perf-vllm-csv",
+        child=Child.NONE,
+        writes="any.csv",
         metavar="DIR",
-        type=folder,
+        type=opt.FOLDER,
         help="Write the results of vllm_decode to a CSV file in DIR, as vLLM's decode benchmark does.",
     ),
 )
 TRACE_SETS = (
     option(
         "--perf-trace-set",
+        child=Child.OWN,
         metavar="PATH",
         **REPEATABLE,
         help="Evaluate the solutions of this data set (repeatable). Naming it as an argument of pytest does the same.",
     ),
     option(
         "--perf-trust-solutions",
+        child=Child.OWN,
         action="store_true",
         help="Run the code that data sets contain. Without this option their solutions are skipped.",
     ),
     option(
         "--perf-trace-config",
+        child=Child.OWN,
+        reads=True,
         metavar="FILE",
         help="YAML file with the iterations, tolerances and timeouts for data sets. Default: built-in values.",
     ),
     option(
         "--perf-trace-option",
+        child=Child.OWN,
         metavar="NAME=VALUE",
         **REPEATABLE,
         help="One field of such a file, which wins over the file (repeatable).",
     ),
     option(
         "--perf-trace-output",
+        child=Child.OWN,
+        may_be_empty=True,
         metavar="DIR",
         help="Folder to write traces to, '' to write none. Default: the folder `traces` of the data set.",
     ),
 )
 # The options by which the commands start pytest.
-HIDDEN = tuple(option(name, metavar="FILE", help=SUPPRESS) for name in ("--perf-only", "--perf-plant", "--perf-plan"))
+_HIDDEN = {"--perf-only": Child.OWN, "--perf-plant": Child.OWN, "--perf-plan": Child.SAME}
+HIDDEN = tuple(option(name, child=child, reads=True, metavar="FILE", help=SUPPRESS) for name, child in _HIDDEN.items())
 
 
 # What pytest is told of this plugin in every session: its options, in groups, and its markers.
@@ -357,6 +357,8 @@ QUESTIONS = {
     "files that are read and written": FILES,
     "FlashInfer-Bench data sets": TRACE_SETS,
 }
+
+ALL = (*(one for table in QUESTIONS.values() for one in table), *HIDDEN)
 
 MARKERS = (
     "perf_cases(routine, *shapes): parametrize `case` with this routine's cases; shapes are Params or lines of flags",
@@ -382,15 +384,14 @@ def add(parser: pytest.Parser) -> None:
         group = parser.getgroup(f"flashinfer-perf {question}", f"FlashInfer performance: {question}")
         for one in table:
             one.add_by(group.addoption)
-    parser.addini(GPU_WORKERS, "pytest -n auto starts one worker for each visible GPU", type="bool", default=False)
+    parser.addini(opt.GPU_WORKERS, "pytest -n auto starts one worker for each visible GPU", type="bool", default=False)
     for one in HIDDEN:
         one.add_by(parser.getgroup("flashinfer-perf hidden").addoption)
 
 
 def are_given(config: pytest.Config) -> bool:
     """Whether an option of this plugin has another value than its default."""
-    known = [one for table in QUESTIONS.values() for one in table]
-    return any(getattr(config.option, one.dest, one.default) != one.default for one in (*known, *HIDDEN))
+    return any(getattr(config.option, one.dest, one.default) != one.default for one in ALL)
 
 
 def needs_device(item: pytest.Item) -> bool:

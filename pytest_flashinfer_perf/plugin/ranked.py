@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from pytest_flashinfer_perf.config.option import Child
 from pytest_flashinfer_perf.plugin import options
 from pytest_flashinfer_perf.plugin.fixture import Perf
 from pytest_flashinfer_perf.ranks import group
@@ -19,7 +20,6 @@ from pytest_flashinfer_perf.session.reports import CaseReport
 from pytest_flashinfer_perf.session.stash import DEVICE, OUTCOME, REPEAT, measures, ranks
 from pytest_flashinfer_perf.session.time_limit import not_counted
 
-KEPT_HERE = ("perf_ranks", "perf_no_multicast", "perf_device", "perf_strict_skips")
 LEFT = ("perf", "benchmark")
 LAST_LINES = 20
 DUMPED = r"Timeout \(|Fatal Python error: "  # what faulthandler writes, of which the cause has the lines that matter
@@ -50,15 +50,12 @@ def run(item: pytest.Function) -> None:
 
 def _options(config: pytest.Config, rank: int) -> Iterator[str]:
     """Which cases a rank has and how it times and checks them: as this session, on a GPU of its own."""
-    for one in (*options.CASES, *options.TIMING, *options.CHECKING):
+    for one in options.ALL:
         value = getattr(config.option, one.dest)
-        if one.dest not in KEPT_HERE and value != one.default:
+        if one.child is Child.SAME and value != one.default:
             values = value if isinstance(value, list) else [value]
             yield from (one.name if given is True else f"{one.name}={given}" for given in values)
-    for name in ("perf_config", "perf_plan", "benchmark_max_time", "perf_timeout"):
-        value = config.getoption(name)
-        if value is not None:
-            yield f"--{name.replace('_', '-')}={value}"
+    yield f"--benchmark-max-time={config.getoption('benchmark_max_time')}"
     if config.getoption("benchmark_disable"):
         yield "--benchmark-disable"
     yield f"--perf-device=cuda:{rank}" if config.stash[DEVICE].is_gpu else "--perf-device=cpu"

@@ -13,17 +13,16 @@ from pytest_flashinfer_perf.config.project_file import ProjectFile
 from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
 from pytest_flashinfer_perf.errors import require
 from pytest_flashinfer_perf.gate import match
-from pytest_flashinfer_perf.plugin import named_files
-
-MAY_BE_EMPTY = ("flags", "case_tag", "trace_output", "gate_allow", "gate")  # an empty --perf-gate is refused later
+from pytest_flashinfer_perf.plugin import named_files, options
 
 
 def _refuse_empty(config: pytest.Config) -> None:
     """Without this, an empty value would be taken for an option that was not given."""
-    for option, value in vars(config.option).items():
+    for one in options.ALL:
+        value = getattr(config.option, one.dest)
         values = value if isinstance(value, list) else [value]
-        if option.startswith("perf_") and option[5:] not in MAY_BE_EMPTY and any(map(_is_empty, values)):
-            raise pytest.UsageError(f"--{option.replace('_', '-')}: empty name: is a shell variable unset?")
+        if not one.may_be_empty and any(map(_is_empty, values)):
+            raise pytest.UsageError(f"{one.name}: empty name: is a shell variable unset?")
 
 
 def _is_empty(value: object) -> bool:

@@ -25,6 +25,7 @@ from pytest_flashinfer_perf.files import verify_outputs, write_json
 from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.machine import provenance
 from pytest_flashinfer_perf.models import budget
+from pytest_flashinfer_perf.plugin import options
 from pytest_flashinfer_perf.printing import safe_lines, write_lines
 from pytest_flashinfer_perf.report import host, terminal, vllm
 from pytest_flashinfer_perf.rows import run_file
@@ -43,6 +44,12 @@ PROFILED_ELSEWHERE = (
     "--benchmark-cprofile: nothing of tests with perf, whose calls are made before pytest-benchmark's: "
     "python -m cProfile -m pytest ... sees the host's part, nsys and ncu the kernels' (docs/profile.md)"
 )
+# Options that only some cases can use: what none of the measured ones is, and how the row of one that is shows it.
+FOR_SOME = {
+    "--perf-tactics": ("has a choice of tactics", lambda row: "tactics" in row.facts),
+    "--perf-autotune-cache": ("asks FlashInfer's tuner", lambda row: row.setup.autotune_cache is not None),
+    "--perf-ranks": ("is marked by perf_ranks", lambda row: row.provenance.ranks is not None),
+}
 OF_ITS_TABLE = ("benchmark_verbose", "benchmark_compare", "benchmark_histogram", "benchmark_cprofile")
 NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
 
@@ -102,6 +109,9 @@ class Board:
             _spare_hypothesis(session.config.pluginmanager)
         if self.is_ours and session.config.getoption("benchmark_disable", None):
             self.notes.append(NOT_TIMED)
+        for name, (sentence, uses) in FOR_SOME.items():
+            if self.rows and session.config.getoption(name) is not None and not any(map(uses, self.rows)):
+                self.notes.append(f"{name} had no effect: none of the measured cases {sentence}")
         folder = session.config.getoption("perf_vllm_csv")
         if folder is None or session.config.option.collectonly or hasattr(session.config, "workerinput"):
             return
@@ -250,22 +260,16 @@ def fail_strict_skip(item: pytest.Item, report: pytest.TestReport, reason: str) 
 # The files that a session writes: each is tried beforehand, and none is a file that the session reads.
 
 ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
-READ = (
-    *("perf_testlist", "perf_model", "perf_config", "perf_shard_by"),
-    *("perf_trace_config", "perf_only", "perf_plant", "perf_plan"),
-)
-FOLDERS = {"perf_vllm_csv": "any.csv", "perf_findings": "any.json"}
 
 
 def verify(config: pytest.Config, settings: Settings) -> None:
     """Raise before anything is measured, if a file cannot be written or must not be."""
     here = config.invocation_params.dir
     named = {"--benchmark-json": json_of(config), "--junitxml": config.getoption("xmlpath", None)}
-    named |= {f"--perf-{name}": config.getoption(f"perf_{name}") for name in ("html", "csv")}
     outputs = {option: here / path if path else None for option, path in named.items()}
-    for name, any_file in FOLDERS.items():
-        folder = config.getoption(name)
-        outputs[f"--{name.replace('_', '-')}"] = here / folder / any_file if folder else None
+    for one in options.ALL:
+        if one.writes is not None and (path := config.getoption(one.dest)):
+            outputs[one.name] = here / path / one.writes
     if settings.fuzzing.on:
         outputs["--perf-findings"] = settings.fuzzing.findings / "any.json"
     folder = config.getoption("benchmark_storage", "").removeprefix("file://")
@@ -287,8 +291,7 @@ def _saves(config: pytest.Config) -> bool:
 def _read(config: pytest.Config, settings: Settings) -> Iterator[Path]:
     """Files that the session reads, as far as it is known before tests are collected."""
     here = config.invocation_params.dir
-    for name in READ:
-        value = config.getoption(name)
+    for value in (config.getoption(one.dest) for one in options.ALL if one.reads):
         yield from (here / path for path in (value if isinstance(value, list) else [value]) if path)
     yield from (here / argument.partition("::")[0] for argument in config.args)
     yield from filter(None, (settings.project.path, config.inipath))

@@ -5,7 +5,6 @@ A line is printed for each module that is compiled; a terminal has a bar of file
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -28,7 +27,7 @@ from pytest_flashinfer_perf.prebuild.modules import Needed
 from pytest_flashinfer_perf.prebuild.patches import pretend_cudnn
 from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.session import time_limit
-from pytest_flashinfer_perf.session.stash import SETTINGS, case_of
+from pytest_flashinfer_perf.session.stash import COMPILES, SETTINGS, case_of
 from pytest_flashinfer_perf.session.workers import VISIBLE
 from pytest_flashinfer_perf.spec.case import Case
 
@@ -38,9 +37,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--prebuild-report", metavar="FILE", type=Path)
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure() -> None:
     pretend_cudnn()
-    config.option.perf_prebuild = False  # in an ini file it would start this process again and again
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -162,11 +160,6 @@ if reason: raise SystemExit(reason)
 from flashinfer.compilation_context import CompilationContext
 print(" ".join(f"{major}.{minor}" for major, minor in sorted(CompilationContext().TARGET_CUDA_ARCHS)))
 """
-# Options that write or read results or start workers, which the compiling process does not.
-OF_RESULTS = ("benchmark-json", "benchmark-save", "junit-xml", "junitxml", "perf-csv", "perf-html")
-OF_THE_GATE = ("perf-gate", "perf-save-baseline")
-OF_WORKERS = ("dist", "tx", "px", "maxprocesses")
-SWITCHES = ("benchmark-autosave", "perf-resume", "perf-prebuild")
 
 
 class PrebuildError(FlashinferPerfError):
@@ -176,16 +169,9 @@ class PrebuildError(FlashinferPerfError):
 def prebuild(arguments: Sequence[str], output: Path | None = None, report: Path | None = None) -> int:
     """Compile; returns pytest's exit code: 0 if all modules are compiled, 1 if one does not compile."""
     own = [f"--prebuild-output={output}"] * bool(output) + [f"--prebuild-report={report}"] * bool(report)
-    alone = ["-n0"] if find_spec("xdist") and "no:xdist" not in arguments else []  # overrides an ini file
-    known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    known.add_argument("-n", "--numprocesses")
-    for name in (*OF_RESULTS, *OF_THE_GATE, *OF_WORKERS):
-        known.add_argument(f"--{name}")
-    for name in SWITCHES:
-        known.add_argument(f"--{name}", action="store_true")
-    _, selecting = known.parse_known_args(list(arguments))
-    words = [sys.executable, "-m", "pytest", "-p", PLUGIN, *own, *selecting, *alone]
-    variables = {ARCHITECTURES: architectures(), VISIBLE: ""}
+    alone = ["-n0"] if find_spec("xdist") and "no:xdist" not in arguments else []  # overrides what comes before
+    words = [sys.executable, "-m", "pytest", "-p", PLUGIN, *own, *arguments, *alone]
+    variables = {ARCHITECTURES: architectures(), VISIBLE: "", COMPILES: "1"}
     return processes.started(processes.Environment("prebuild", tuple(words), variables=variables))
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.spec.case import Case
 
 OURS = "pytest_flashinfer_perf.plugin"  # the module that defines the fixture
+COMPILES = "FLASHINFER_PERF_COMPILES"  # set in a process that compiles what the cases need, and measures nothing
 CONFIRMS = "FLASHINFER_PERF_CONFIRMS"  # set in a process that measures suspects again, and only measures
 RANK = "FLASHINFER_PERF_RANK"  # set in each process of a case that several run together
 # Of the config.

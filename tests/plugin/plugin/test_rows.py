@@ -6,7 +6,7 @@ from importlib import metadata
 
 import pytest
 import torch
-from decode_cases import DECODE, QUICK, TINY, rows
+from decode_cases import DECODE, QUICK, TEST, TINY, rows
 from made import typed
 
 from pytest_flashinfer_perf.session import benchmark_rows
@@ -201,6 +201,18 @@ def test_what_cannot_fit_is_skipped_with_the_estimate_and_the_next_case_runs(pyt
     result = pytester.runpytest(*QUICK, "--perf-backends=torch", "-rs")
     result.assert_outcomes(passed=1, skipped=1)
     result.stdout.re_match_lines([r".*needs about \d+\.\d GiB, \d+\.\d GiB are free on cpu"])
+
+
+def test_an_option_that_no_case_could_use_is_said_to_have_had_no_effect(session):
+    asked = ("--perf-tactics=0.1", "--perf-autotune-cache=cache.json", "--perf-ranks=2")
+    done = session("--perf-backends=torch", *asked, test_decode=TEST)
+    assert (done.code, done.outcomes) == (0, {"passed": 2})
+    told = [line.partition(" had no effect: none of the measured cases ") for line in done.out.splitlines()]
+    assert [(name, why) for name, told, why in told if told] == [
+        ("--perf-tactics", "has a choice of tactics"),
+        ("--perf-autotune-cache", "asks FlashInfer's tuner"),
+        ("--perf-ranks", "is marked by perf_ranks"),
+    ]
 
 
 def test_an_expected_failure_is_no_skip(pytester):
