@@ -39,9 +39,6 @@ class Death(NamedTuple):
     words: str
 
 
-ELSEWHERE = Death("died", "its process ended on another host, and only there is known what of", "")
-
-
 def of_error(error: BaseException) -> str | None:
     if isinstance(error, MemoryError):
         return OUT_OF_MEMORY

@@ -38,7 +38,6 @@ class CaseReport:
     ended: str | None = None  # how the case ended its process, or would have
     is_poisoned: bool = False  # the process has lost its CUDA context
     is_kept: bool = False  # finished by an earlier run, and not run again
-    place: Mapping[str, Any] | None = None  # where the case ran, if its process has no journal
 
 
 NOTHING = CaseReport()

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import faulthandler
 import hashlib
-import json
 import os
 import platform
 import shutil
 import subprocess
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -66,7 +65,7 @@ def _gathering(config: pytest.Config, notes: list[str]) -> WorkerBrief:
     if shown is not None:
         config.add_cleanup(time_limit.tell(shown.compiles))
         config.pluginmanager.register(shown, "flashinfer-perf-progress")
-    config.pluginmanager.register(Gatherer(config, brief.run), "flashinfer-perf-gatherer")
+    config.pluginmanager.register(Gatherer(config), "flashinfer-perf-gatherer")
     if past is not None:
         config.pluginmanager.register(Restorer(past, notes), "flashinfer-perf-restorer")
     if config.pluginmanager.hasplugin("xdist"):
@@ -205,10 +204,6 @@ def _changes(commit: Mapping[str, Any]) -> str:
 
 
 def _journal(config: pytest.Config, brief: WorkerBrief, place: Mapping[str, Any]) -> Journal | None:
-    """A worker of another host has no file here: the controller writes what its reports say."""
-    if brief.is_elsewhere:
-        config.pluginmanager.register(ReportPlace(place), "flashinfer-perf-placed")
-        return None
     path = journal.path_of(config)
     try:
         made = Journal(path, brief.run, place) if path is not None else None
@@ -231,27 +226,11 @@ def _warn_of_no_journal(config: pytest.Config) -> None:
         config.issue_config_time_warning(pytest.PytestWarning(warning), stacklevel=2)
 
 
-class ReportPlace:
-    """In a worker on another host: adds the host and the GPU to reports, for `Gatherer` to write down."""
-
-    def __init__(self, place: Mapping[str, Any]) -> None:
-        self._place = place
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        report = yield
-        if (report.when == "call" or report.failed) and measures(item):
-            reports.add(report, place=self._place)
-        return report
-
-
 class Gatherer:
     """In the main process: adds the rows of workers and of a resumed run to pytest-benchmark's."""
 
-    def __init__(self, config: pytest.Config, run: str) -> None:
+    def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._run = run
-        self._journals: dict[str, Journal] = {}
         self._added: set[str] = set()
 
     @pytest.hookimpl(tryfirst=True)
@@ -262,14 +241,6 @@ class Gatherer:
         if carried.row and (carried.is_kept or hasattr(report, "node")):
             self._added.add(report.nodeid)
             benchmark_rows.add(self._config, carried.row, carried.options)
-        path = journal.path_of(self._config) if carried.place and not carried.is_kept else None
-        if path is None or carried.place is None:
-            return
-        known_as = json.dumps(carried.place)  # of another host, whose workers have no file here
-        if known_as not in self._journals:
-            self._journals[known_as] = Journal(path, self._run, carried.place)
-            self._config.add_cleanup(self._journals[known_as].close)
-        self._journals[known_as].finished(report)
 
 
 def _limit(config: pytest.Config, settings: Settings) -> Limit | None:

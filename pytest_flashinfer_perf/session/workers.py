@@ -1,4 +1,4 @@
-"""xdist's workers: one for each GPU, pinned to it, and replaced when it dies."""
+"""xdist's workers on this machine: one for each GPU, pinned to it, and replaced when it dies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALL_GPUS = "FLASHINFER_PERF_GPUS"  # those of the session, in a worker that sees
 BRIEF, REFUSED = "flashinfer_perf", "flashinfer_perf_refused"
 AS_OFTEN_AS_NEEDED = "1000000"  # each worker that dies has cost a case, and there are no more of them than cases
 MOST_STILLBORN = 3
-NOTICED_S = 1.0  # the connection to a host ends with the worker that is heard of through it, or a moment later
+ONE_HOST = "workers of another host: a run is spread over hosts by --perf-shard, and joined by flashinfer-perf merge"
 DIST = {
     "each": "every worker would measure every case",
     **dict.fromkeys(
@@ -51,7 +51,6 @@ class WorkerBrief:
     dist: str | None = None
     gpu: str | None = None
     words: str | None = None
-    is_elsewhere: bool = False
 
     @classmethod
     def of(cls, config: pytest.Config) -> WorkerBrief | None:
@@ -84,33 +83,29 @@ def gpus(device: str) -> list[str]:
 
 
 def pin(specs: Iterable[Any], names: Sequence[str]) -> None:
-    """Pin each worker here to a GPU, in its spec, which its replacement gets too. What the user has pinned stays."""
-    here = [spec for spec in specs if _is_here(spec)]
-    free = [name for name in names if name not in {spec.env.get(VISIBLE) for spec in here}]
-    for spec in here:
+    """Pin each worker to a GPU, in its spec, which its replacement gets too. What the user has pinned stays."""
+    free = [name for name in names if name not in {spec.env.get(VISIBLE) for spec in specs}]
+    for spec in specs:
         if VISIBLE not in spec.env and free:
             spec.env[VISIBLE] = free.pop(0)
             spec.env[ALL_GPUS] = ",".join(names)
 
 
-def _is_here(spec: Any) -> bool:
-    return bool(spec.popen) and not spec.via
-
-
-def refusal(dist: str) -> str | None:
+def refusal(dist: str, spec: Any) -> str | None:
+    """Why nothing can be timed by this worker, whatever it is to measure on."""
+    if spec.via or not spec.popen:
+        return ONE_HOST
     return f"--dist={dist}: {DIST[dist]}; say --dist=load" if dist in DIST else None
 
 
 def obstacle(spec: Any, specs: Sequence[Any], names: Sequence[str], *, opted_in: bool) -> str | None:
     """Why this worker cannot time anything on a GPU."""
     own = spec.env.get(VISIBLE)
-    there = [other.env.get(VISIBLE) for other in specs if other is not spec and other.via == spec.via]
+    there = [other.env.get(VISIBLE) for other in specs if other is not spec]
     if not there or (own is not None and own not in there):
         return None
     if own is not None:
         return f"two workers are pinned to the same {VISIBLE}={own}: give each a GPU of its own"
-    if spec.via:
-        return f"say which GPU each worker of {spec.via} has: --tx popen//via={spec.via}//env:{VISIBLE}=0"
     if not opted_in:
         return f"workers share a GPU: set {GPU_WORKERS} = true in pytest's ini file for one worker per GPU, or say -n 1"
     return (
@@ -156,14 +151,13 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        spec, here = node.gateway.spec, _is_here(node.gateway.spec)
+        spec = node.gateway.spec
         brief = replace(
             self._brief,
-            broken=dict(time_limit.broken) if here else {},
-            dist=refusal(self._config.option.dist),
+            broken=dict(time_limit.broken),
+            dist=refusal(self._config.option.dist, spec),
             gpu=obstacle(spec, self._specs, self._gpus, opted_in=self._opted_in),
-            words=str(self._words / f"{node.gateway.id}.txt") if here else None,
-            is_elsewhere=not here,
+            words=str(self._words / f"{node.gateway.id}.txt"),
         )
         node.workerinput[BRIEF] = json.dumps(asdict(brief))
 
@@ -179,13 +173,6 @@ class Controller:
         self._stillborn += bool(error) and node.gateway.id not in self._collected
         if self._opted_in and self._stillborn >= MOST_STILLBORN:
             raise pytest.UsageError(f"{self._stillborn} workers died before they had collected, the last with: {error}")
-        host = node.gateway.spec.via if error and self._opted_in else None
-        if host is not None:
-            gateways = node.nodemanager.group
-            gateways[host].join(timeout=NOTICED_S)
-            if not gateways[host].hasreceiver():  # it has ended too: xdist could start no other worker there
-                _forget(gateways, host)
-                pytest.exit(f"host {host} is lost: --perf-resume keeps what was measured before")
 
     def pytest_internalerror(self) -> None:
         self._broken = True
@@ -224,23 +211,11 @@ class Controller:
 
     def _death(self, gateway: Any) -> Death | None:
         """How a worker died; None for one without cases, for which xdist's message is enough."""
-        if not _is_here(gateway.spec):
-            return case_endings.ELSEWHERE if self._opted_in else None
         words = self._words / f"{gateway.id}.txt"
         if not words.exists():
             return None
         process, _, last = words.read_text(errors="replace").partition("\n")
         return case_endings.of_death(last, self._config.getoption("perf_timeout"), case_endings.exit_code(int(process)))
-
-
-def _forget(gateways: Any, host: str) -> None:
-    """Drop execnet's gateways of a host that is lost.
-
-    When a session ends, execnet asks each gateway to end, which fails for these, and so for all others. It has no way
-    to leave one out: its list of gateways is not documented, and this module is all that knows it.
-    """
-    known = gateways._gateways  # noqa: SLF001
-    known[:] = [gateway for gateway in known if host not in (gateway.id, gateway.spec.via)]
 
 
 class WorkerErrorRelay:
