@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import pytest
 
@@ -44,7 +45,7 @@ def run(item: pytest.Function) -> None:
     perf.skip_what_cannot_run()
     limit = item.config.getoption("perf_timeout")
     with not_counted():  # each rank has this limit itself, and says what it was doing
-        ends = group.run(item, number, [[*_options(item.config, rank)] for rank in range(number)], limit)
+        ends = group.run(item, number, partial(_options, item.config), limit)
     _judge(item, perf, ends)
 
 

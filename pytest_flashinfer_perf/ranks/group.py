@@ -3,6 +3,7 @@
 Each rank is a session of pytest with this one test, so that fixtures, parameters and options are what they are without
 ranks. A rank that fails or dies ends the group: the others wait for it in a collective, and would do so for ever.
 Whatever happens, no process of the group is left when `run` returns; ranks end by themselves when this process dies.
+All are started or none is asked to run: a CPU has as many ranks as it has cores and memory for, and two on one core.
 """
 
 from __future__ import annotations
@@ -15,18 +16,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
+from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.ranks import asked
 from pytest_flashinfer_perf.session import case_endings, reports
-from pytest_flashinfer_perf.session.stash import as_typed
+from pytest_flashinfer_perf.session.stash import DEVICE, as_typed
 
+BYTES_OF_A_RANK = 512 << 20  # with torch, its tests and gloo
 START_SECONDS = 120.0  # to import torch and the tests; the limit of the case begins after it
 GRACE_SECONDS = 5.0  # for the other ranks to end by themselves after one has failed
 PLUGIN = "pytest_flashinfer_perf.ranks.rank"
@@ -57,7 +60,7 @@ class _Member:
 
     rank: int
     process: subprocess.Popen[bytes]
-    log: IO[bytes]
+    log: Path
     ended_at: float | None = None
     handle: int = field(init=False)
 
@@ -71,18 +74,20 @@ class _Member:
         self.process.wait()
         os.close(self.handle)
 
-    def printed(self) -> str:
-        self.log.seek(0)
-        return self.log.read().decode(errors="replace")
 
-
-def run(item: pytest.Item, number: int, options: Sequence[Sequence[str]], limit: float) -> list[End]:
-    """Run the item in so many ranks; `options` has those of each rank. The ends come in the order of ranks."""
+def run(item: pytest.Item, number: int, options: Callable[[int], Iterable[str]], limit: float) -> list[End]:
+    """Run the item in so many ranks, each with its `options`. The ends come in the order of ranks."""
+    if reason := too_many(number, item.config.stash[DEVICE]):
+        return [End(0, "skipped", reason, time.monotonic())]
     with tempfile.TemporaryDirectory(prefix="flashinfer-perf-ranks-") as folder:
         Path(folder, ONLY).write_text(item.nodeid)
         members: list[_Member] = []
         try:
-            members += (_started(item, number, rank, folder, options[rank]) for rank in range(number))
+            members.extend(_started(item, number, rank, folder, options(rank)) for rank in range(number))
+        except OSError as error:
+            sentence = f"did not run, as rank {len(members)} could not be started: {error}"
+            return [End(rank, "ended", sentence, time.monotonic()) for rank in range(number)]
+        else:
             _watch(members, Path(folder))
         finally:
             for member in members:
@@ -90,27 +95,31 @@ def run(item: pytest.Item, number: int, options: Sequence[Sequence[str]], limit:
         return [_end(item.config, member, Path(folder), limit) for member in members]
 
 
-def _started(item: pytest.Item, number: int, rank: int, folder: str, options: Sequence[str]) -> _Member:
+def too_many(number: int, device: Device) -> str | None:
+    """Why so many ranks cannot run here. On GPUs, of which each has its own, their number is the bound."""
+    if device.is_gpu:
+        return None
+    cores, room = len(os.sched_getaffinity(0)), device.free_bytes() // BYTES_OF_A_RANK
+    if number <= min(max(2, cores), room):
+        return None
+    return f"needs {number} processes, and this CPU has {cores} cores and free memory for {room}: ask for fewer"
+
+
+def _started(item: pytest.Item, number: int, rank: int, folder: str, options: Iterable[str]) -> _Member:
     no_multicast = item.config.getoption("perf_no_multicast")
-    log = Path(folder, f"{rank}.log").open("w+b")  # noqa: SIM115 - read after the process has ended
+    log = Path(folder, f"{rank}.log")
     program = [sys.executable, "-c", PROGRAM.format(path=[one for one in sys.path if isinstance(one, str)])]
-    process = subprocess.Popen(  # noqa: S603 - pytest, in this interpreter
-        [
-            *program,
-            *_named(item),
-            f"--perf-only={folder}/{ONLY}",
-            "-p",
-            PLUGIN,
-            *_as_here(item.config, folder),
-            *options,
-        ],
-        cwd=item.config.invocation_params.dir,
-        env=asked.environment(number, rank, folder, no_multicast=no_multicast),
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-    )
+    only = f"--perf-only={folder}/{ONLY}"
+    with log.open("wb") as words:
+        process = subprocess.Popen(  # noqa: S603 - pytest, in this interpreter
+            [*program, *_named(item), only, "-p", PLUGIN, *_as_here(item.config, folder), *options],
+            cwd=item.config.invocation_params.dir,
+            env=asked.environment(number, rank, folder, no_multicast=no_multicast),
+            stdin=subprocess.DEVNULL,
+            stdout=words,
+            stderr=words,
+            start_new_session=True,
+        )
     return _Member(rank, process, log)
 
 
@@ -169,8 +178,7 @@ def _is_well(rank: int, folder: Path) -> bool:
 
 
 def _end(config: pytest.Config, member: _Member, folder: Path, limit: float) -> End:
-    written, printed = _written(member.rank, folder), member.printed()
-    member.log.close()
+    written, printed = _written(member.rank, folder), member.log.read_text(encoding="utf-8", errors="replace")
     if written is not None:
         report = config.hook.pytest_report_from_serializable(config=config, data=written["report"])
         sentence = reports.reason(report).removeprefix("Failed: ")

@@ -1,4 +1,4 @@
-"""Cases that two processes run together, over gloo: measured, wrong, killed, hanging, skipped; and what they leave."""
+"""Cases that several processes run together, over gloo: measured, wrong, killed, hanging, refused; what they leave."""
 
 import fcntl
 import json
@@ -11,14 +11,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from step_runs import TINY
 from torch.distributed import _symmetric_memory
 
+from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.ranks import asked, joined
+from pytest_flashinfer_perf.ranks import asked, group, joined
 from pytest_flashinfer_perf.session import setup
 from pytest_flashinfer_perf.session.stash import DEVICE
 
+ROOT = Path(__file__).parents[3]
+EXAMPLE = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "ranks.md").read_text(), re.DOTALL)[1]
 CONFTEST = """
 import pytest, torch
 
@@ -27,25 +31,20 @@ def mine(perf):
     assert perf.ranks.size == 2, "this fixture is a rank's"
     return torch.randn(1 << 12, generator=torch.Generator().manual_seed(perf.ranks.rank))
 """
-TESTS = """
+BADLY = """
 import os, signal, subprocess, sys, time
 import pytest
 from test_one import all_reduced
 
 pytestmark = pytest.mark.perf_ranks(2)
 
-@pytest.mark.parametrize("by", [9])
-def test_wrong_on_one(perf, mine, by):
+def test_wrong_on_one(perf, mine):
     def wrong(x):
         y = all_reduced(x)
         if perf.ranks.rank == 1:
-            y[5] += by
+            y[5] += 9
         return y
     perf.time(wrong, mine, reference=lambda: sum(perf.ranks.all(mine)))
-
-@pytest.mark.perf_ranks(1)
-def test_skips(perf):
-    pytest.skip("not here")
 
 def test_killed(perf, mine):
     if perf.ranks.rank == 1:
@@ -53,72 +52,151 @@ def test_killed(perf, mine):
         os.kill(os.getpid(), signal.SIGKILL)
     perf.time(all_reduced, mine)
 
+@pytest.mark.perf_ranks(1)
+def test_skips(perf):
+    pytest.skip("not here")
+
 def test_hangs(perf, mine):
     if perf.ranks.rank == 1:
         time.sleep(600)
     perf.time(all_reduced, mine)
 """
-QUICK = ("--perf-iters=10", "--perf-cold-l2=none", "-p", "no:cacheprovider", "--perf-device=cpu")
-
-
-EXAMPLE = re.search(r"```python\n(.*?)```", (Path(__file__).parents[3] / "docs" / "ranks.md").read_text(), re.DOTALL)[1]
 
 
 def left_of_ranks(folder):
-    """The processes of ranks whose files were in this folder, or that such a process has started."""
+    """The processes of ranks whose files were in this folder, or that such a process has started, and the folders."""
+    yield from folder.glob("flashinfer-perf-ranks-*")
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
             known = environ.read_bytes()
         except OSError:
             continue
         if f"FLASHINFER_PERF_RANKS_FOLDER={folder}".encode() in known:
-            yield environ.parent.name
+            yield environ.parent
 
 
-def test_among_workers_each_end_costs_one_case_and_leaves_nothing(pytester, tmp_path, monkeypatch):
-    """The page's example, and ranks that end badly."""
+@pytest.fixture
+def ranks(session, tmp_path, monkeypatch):
+    """Starts a session whose ranks meet below the test's folder."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    pytester.makeconftest(CONFTEST)
-    pytester.makepyfile(test_one=EXAMPLE, test_them=TESTS)
-    how = ("-n2", "--perf-timeout=4", "--benchmark-json=run.json", "-Werror", "-rs")
-    result = pytester.runpytest_subprocess(*QUICK, *how)
-    said = result.stdout.str()
-    result.assert_outcomes(passed=1, failed=3, skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*: not here"])
-    assert "rank 1 of 2: wrong answer: output 0" in said
-    assert "rank 1 of 2: its process was ended by SIGKILL" in said
-    assert "rank 1 of 2: no end within 4 s (--perf-timeout), its process was ended" in said
-    assert "in test_hangs" in said
-    [row] = json.loads(Path("run.json").read_text())["benchmarks"]
-    info, seen = row["extra_info"], row["extra_info"]["ranks"]
-    assert (row["name"], info["refcheck"]) == ("test_all_reduce", "passed")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return session
+
+
+def test_a_row_is_of_all_ranks_and_a_rank_that_dies_costs_one_case_and_leaves_nothing(ranks, tmp_path):
+    """The page's example, and a wrong answer, which is allowed: the row is of the rank that gave it."""
+    how = ("--perf-allow-output-mismatch", "-k", "not skips and not hangs")
+    done = ranks(*how, "-Werror", conftest=CONFTEST, test_one=EXAMPLE, test_them=BADLY)
+    assert done.outcomes == {"passed": 2, "failed": 1, "deselected": 2}, done.out
+    assert "rank 1 of 2: its process was ended by SIGKILL" in done.out
+    info, times = done["test_all_reduce"]["extra_info"], done["test_all_reduce"]["stats"]["data"]
+    seen = info["ranks"]
+    assert info["refcheck"] == "passed"
     assert (seen["ranks"], seen["figure"], seen["backend"]) == (2, "last arrival to last end", "gloo")
-    assert seen["busbw_gb_per_s"] == pytest.approx(info["bytes"] / row["stats"]["median"] / 1e9), "as algbw, of two"
+    median = done["test_all_reduce"]["stats"]["median"]
+    assert seen["busbw_gb_per_s"] == pytest.approx(info["bytes"] / median / 1e9), "as algbw, of two"
     assert info["sol_pct"] is None, "the memory's roof is not that of links"
-    assert [len(times) for times in (*seen["arrivals_s"], *seen["ends_s"])] == [10] * 4
+    assert [len(of_rank) for of_rank in (*seen["arrivals_s"], *seen["ends_s"])] == [len(times)] * 4
     calls = zip(*seen["arrivals_s"], *seen["ends_s"], strict=True)
-    again = [max(ends) - max(arrivals) for *arrivals, end_0, end_1 in calls for ends in [(end_0, end_1)]]
-    assert again == pytest.approx(row["stats"]["data"])
-    assert seen["max_over_ranks_s"] >= row["stats"]["median"]
+    assert [max(ends) - max(arrivals) for *arrivals, a, b in calls for ends in [(a, b)]] == pytest.approx(times)
+    assert seen["max_over_ranks_s"] >= median
+    wrong = done["test_wrong_on_one"]["extra_info"]
+    assert (wrong["status"], wrong["ranks"]["ranks"]) == ("wrong", 2)
     assert not list(left_of_ranks(tmp_path))
-    assert not list(tmp_path.glob("flashinfer-perf-ranks-*"))
 
 
-def test_a_wrong_answer_that_is_allowed_is_the_row_of_the_rank_that_gave_it(pytester):
-    pytester.makepyfile(
-        """
-        import pytest, torch
+@pytest.mark.more
+def test_among_workers_each_end_costs_one_case_and_leaves_nothing(ranks, tmp_path):
+    how = ("-n2", "--perf-timeout=20", "--perf-device=cpu:any", "-Werror", "-rs")
+    done = ranks(*how, process=True, conftest=CONFTEST, test_one=EXAMPLE, test_them=BADLY)
+    assert done.outcomes == {"passed": 1, "failed": 3, "skipped": 1}, done.out
+    done.says("SKIPPED*: not here")
+    assert "rank 1 of 2: wrong answer: output 0" in done.out
+    assert "rank 1 of 2: its process was ended by SIGKILL" in done.out
+    assert "rank 1 of 2: no end within 20 s (--perf-timeout), its process was ended" in done.out
+    assert "in test_hangs" in done.out
+    assert list(done.rows) == ["test_all_reduce"]
+    assert not list(left_of_ranks(tmp_path))
 
-        @pytest.mark.perf_ranks(1)
-        def test_wrong_on_one(perf):
-            x = torch.ones(8)
-            perf.time(lambda x: x + perf.ranks.rank, x, reference=lambda: x)
-        """
+
+@pytest.mark.more
+def test_ranks_end_with_the_session_that_started_them(pytester, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    waits = "import pytest, time\n@pytest.mark.perf_ranks(1)\ndef test_it(perf):\n    time.sleep(600)\n"
+    command = [sys.executable, "-m", "pytest", str(pytester.makepyfile(waits)), "--perf-device=cpu"]
+    session = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    assert soon(lambda: len(list(tmp_path.glob("*/*.begun"))) == 1)
+    session.kill()
+    session.wait()
+    assert soon(lambda: list(left_of_ranks(tmp_path)) == list(tmp_path.glob("flashinfer-perf-ranks-*")))
+
+
+def soon(holds):
+    end = time.monotonic() + 60
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.05)
+    return holds()
+
+
+@pytest.mark.parametrize("number", [64_000, 10**9])
+def test_a_cpu_has_no_more_ranks_than_cores_and_memory(ranks, tmp_path, number):
+    one = f"import pytest\n@pytest.mark.perf_ranks({number})\ndef test_it(perf):\n    perf.time(int)\n"
+    done = ranks("-rs", test_it=one)
+    assert done.outcomes == {"skipped": 1}, done.out
+    assert re.search(
+        rf"needs {number} processes, and this CPU has \d+ cores and free memory for \d+: ask for", done.out
     )
-    how = ("--perf-ranks=2", "--perf-allow-output-mismatch", "--benchmark-json=run.json")
-    pytester.runpytest_inprocess(*QUICK, *how).assert_outcomes(passed=1)
-    [row] = json.loads(Path("run.json").read_text())["benchmarks"]
-    assert (row["extra_info"]["status"], row["extra_info"]["ranks"]["ranks"]) == ("wrong", 2)
+    assert not list(left_of_ranks(tmp_path))
+
+
+def test_how_many_ranks_a_cpu_has(cpu, hopper, monkeypatch):
+    class Small(devices.Device):
+        def free_bytes(self):
+            return 3 * group.BYTES_OF_A_RANK
+
+    small = Small(**vars(cpu))
+    for cores, most in ((1, 2), (2, 2), (3, 3), (8, 3)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
+        assert [number for number in range(1, 9) if group.too_many(number, small) is None] == list(range(1, most + 1))
+    assert group.too_many(9, hopper) is None, "that GPUs are fewer is said before"
+
+
+FULL = """
+import os, pytest, resource
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call():
+    '''The file descriptors that are left suffice to start one process, and not a second one beside it.'''
+    free = [os.dup(0) for _ in range(4)]
+    for one in free:
+        os.close(one)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[-1] + 1, before[1]))
+    try:
+        return (yield)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+"""
+
+
+def test_if_one_rank_cannot_be_started_none_is_left(ranks, tmp_path):
+    done = ranks(conftest=FULL, test_one=EXAMPLE)
+    assert done.outcomes == {"failed": 1}, done.out
+    for rank in (0, 1):
+        assert f"rank {rank} of 2: did not run, as rank 1 could not be started: [Errno 24]" in done.out
+    assert not list(left_of_ranks(tmp_path))
+
+
+def test_a_models_step_has_its_all_reduce_measured_and_counted_per_layer(ranks, pytester, monkeypatch, capsys):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support" / "no_cute_dsl"), prepend=os.pathsep)
+    pytester.mkdir("tiny").joinpath("config.json").write_text(json.dumps(TINY))
+    step = "--tp 2 --batch 4 --context 128 --page-size 16"
+    asked = ("--perf-model=tiny", f"--perf-step={step}", "--perf-backends=torch", "--import-mode=importlib")
+    ini = ("--perf-cold-l2=none", "--strict-config", "-o", "cache_dir=as-bench-has", "-p", "cacheprovider")
+    assert ranks(ROOT / "tests" / "comm", *asked, *ini).outcomes["passed"] == 1
+    cli.main(["model", "tiny", *step.split(), "--run", "run.json"])
+    [line] = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("all-reduce")]
+    assert line[:4] == ["all-reduce", str(2 * TINY["num_hidden_layers"]), "allreduce_fusion:", "torch"]
 
 
 @pytest.mark.parametrize(
@@ -130,30 +208,10 @@ def test_a_wrong_answer_that_is_allowed_is_the_row_of_the_rank_that_gave_it(pyte
         ("perf_ranks(2)", "", "perf_ranks is for tests that measure: give it the fixture perf"),
     ],
 )
-def test_what_could_not_be_one_case_ends_the_session(pytester, marker, given, sentence):
-    pytester.makepyfile(f"import pytest\n@pytest.mark.{marker}\ndef test_it({given}):\n    pass\n")
-    result = pytester.runpytest_inprocess("--perf-device=cpu")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*{sentence}*"])
-
-
-def test_ranks_end_with_the_session_that_started_them(pytester, tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    waits = "import pytest, time\n@pytest.mark.perf_ranks(1)\ndef test_it(perf):\n    time.sleep(600)\n"
-    command = [sys.executable, "-m", "pytest", str(pytester.makepyfile(waits)), *QUICK]
-    session = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    assert soon(lambda: len(list(tmp_path.glob("*/*.begun"))) == 1)
-    assert list(left_of_ranks(tmp_path))
-    session.kill()
-    session.wait()
-    assert soon(lambda: not list(left_of_ranks(tmp_path)))
-
-
-def soon(holds):
-    end = time.monotonic() + 30
-    while not holds() and time.monotonic() < end:
-        time.sleep(0.05)
-    return holds()
+def test_what_could_not_be_one_case_ends_the_session(session, marker, given, sentence):
+    done = session(test_it=f"import pytest\n@pytest.mark.{marker}\ndef test_it({given}):\n    pass\n")
+    assert done.code == pytest.ExitCode.USAGE_ERROR
+    done.complains(f"*{sentence}*")
 
 
 def test_a_gpu_that_cases_share_is_locked_for_a_case_alone(pytester, tmp_path, monkeypatch, hopper):
@@ -182,21 +240,23 @@ def test_the_environment_of_a_rank_is_no_sessions_and_has_all_gpus(monkeypatch):
         monkeypatch.setenv(name, value)
     for name in asked.NO_MULTICAST:
         monkeypatch.delenv(name, raising=False)
-    free = asked.environment(2, 1, "folder", no_multicast=False)
-    assert "PYTEST_ADDOPTS" not in free
-    assert (free["CUDA_VISIBLE_DEVICES"], free["RANK"], free["WORLD_SIZE"]) == ("0,1", "1", "2")
-    assert free[asked.STARTER] == str(os.getpid()), "its parent, which may be process 1"
-    assert asked.multicast(free) == "multicast allowed"
-    assert asked.multicast(asked.environment(2, 1, "folder", no_multicast=True)) == "no multicast"
+
+    def made(*, no_multicast=False):
+        return asked.environment(2, 1, "folder", no_multicast=no_multicast)
+
+    assert "PYTEST_ADDOPTS" not in made()
+    assert [made()[name] for name in ("CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE")] == ["0,1", "1", "2"]
+    assert made()[asked.STARTER] == str(os.getpid()), "its parent, which may be process 1"
+    assert asked.multicast(made()) == "multicast allowed"
+    assert asked.multicast(made(no_multicast=True)) == "no multicast"
     for name, off in asked.NO_MULTICAST.items():
         monkeypatch.setenv(name, off)
-        assert asked.multicast(asked.environment(2, 1, "folder", no_multicast=False)) == "no multicast", name
+        assert asked.multicast(made()) == "no multicast", name
         monkeypatch.delenv(name)
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "1")
     monkeypatch.setenv("NVSHMEM_DISABLE_NVLS", "1")
-    mixed = asked.environment(2, 1, "folder", no_multicast=False)
-    assert (mixed["NCCL_NVLS_ENABLE"], mixed["TORCH_SYMM_MEM_DISABLE_MULTICAST"]) == ("1", "1")
-    assert asked.multicast(asked.environment(2, 1, "folder", no_multicast=True)) == "no multicast"
+    assert [made()[name] for name in ("NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST")] == ["1", "1"]
+    assert asked.multicast(made(no_multicast=True)) == "no multicast"
 
 
 @pytest.mark.parametrize(
@@ -241,13 +301,14 @@ for _ in range(5_000):
 """
 
 
+@pytest.mark.more
 def test_all_locks_are_taken_in_one_order(tmp_path, monkeypatch):
     """Two that take the same ones in opposite orders would soon wait for each other."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     orders = (["GPU-0", "GPU-1"], ["GPU-1", "GPU-0"])
     running = [subprocess.Popen([sys.executable, "-c", TAKES, *order]) for order in orders]
     try:
-        assert [one.wait(30) for one in running] == [0, 0]
+        assert [one.wait(60) for one in running] == [0, 0]
     finally:
         for one in running:
             one.kill()
