@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,12 @@ class TunerLoop:
     def __init__(self, config: pytest.Config, job: TuneJob) -> None:
         self._config = config
         self._job = job
-        seconds = config.getoption("perf_timeout")
-        self._limit = time_limit.Limit(seconds, config.stash[STDERR]) if seconds else None
+
+    @cached_property
+    def _limit(self) -> time_limit.Limit | None:
+        """Asked for with the first case: the plugin's own hooks may have joined only when that was collected."""
+        seconds = self._config.getoption("perf_timeout")
+        return time_limit.Limit(seconds, self._config.stash[STDERR]) if seconds else None
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed:  # pytest itself reports collection errors

@@ -18,7 +18,7 @@ from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.rows.run_file import RunError
-from pytest_flashinfer_perf.tuner import found, judge, page, report
+from pytest_flashinfer_perf.tuner import found, judge, report
 from pytest_flashinfer_perf.tuner.found import TUNERS, Report
 from pytest_flashinfer_perf.tuner.runs import Runs
 from pytest_flashinfer_perf.tuner.search import TuneJob
@@ -29,7 +29,6 @@ FILES = {
     "--base": "An earlier --json, to compare defaults and tactics with.",
     "--json": "Write the report as JSON.",
     "--markdown": "Write the report as Markdown.",
-    "--html": "Write the report as a page: a strip for each case.",
 }
 EXAMPLE = "example: flashinfer-perf tune-report --tunes 10 -- tests/gemm -k 'mm_bf16 and cublaslt'"
 
@@ -38,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     args = parser().parse_args(own)
     limits = thresholds.read(project_file.find(Path.cwd(), args.perf_config))
-    outputs = {f"--{name}": getattr(args, name) for name in ("json", "markdown", "html")}
+    outputs = {f"--{name}": getattr(args, name) for name in ("json", "markdown")}
     verify_outputs({**outputs, "--write-cache": args.write_cache}, [path for path in (args.cache, args.base) if path])
     if args.cache and not args.cache.is_file():
         raise RunError(f"--cache={args.cache}: the file is not there, autotune(cache=) or --write-cache writes one")
@@ -64,9 +63,8 @@ def main(arguments: Sequence[str]) -> int:
 def _write(made: Report, args: argparse.Namespace, folder: Path) -> None:
     for path in filter(None, (folder / "tune-report.json", args.json)):
         write_json(path, asdict(made))
-    for name, asked, text in (("md", args.markdown, report.markdown), ("html", args.html, page.html)):
-        for path in filter(None, (folder / f"tune-report.{name}", asked)):
-            write_whole(path, text(made))
+    for path in filter(None, (folder / "tune-report.md", args.markdown)):
+        write_whole(path, report.markdown(made))
 
 
 def parser() -> argparse.ArgumentParser:

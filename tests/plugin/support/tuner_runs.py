@@ -1,14 +1,23 @@
-"""Eight tactics of known cost, as a stopwatch that simulates them and as a runner of FlashInfer's interface."""
+"""Eight tactics of known cost: a stopwatch that simulates them, and the case of a report that raced them by it."""
 
+import functools
 import math
+import random
 
-from pytest_flashinfer_perf.tuner.race import Lap, UnfitError
+from pytest_flashinfer_perf.gate.thresholds import Thresholds
+from pytest_flashinfer_perf.tuner import sets
+from pytest_flashinfer_perf.tuner.found import FORMAT, CaseFound, QuestionFound, Report
+from pytest_flashinfer_perf.tuner.race import Lap, Race, UnfitError
+from pytest_flashinfer_perf.tuner.search import entries
 
 BEST, ALSO_BEST, SECOND, SLOW, SLOWEST, ONLY_UNIFORM, WRONG, RAISES = map(str, range(8))
 COST_US = {BEST: 100.0, ALSO_BEST: 100.0, SECOND: 106.0, SLOW: 125.0, SLOWEST: 300.0, ONLY_UNIFORM: 140.0}
 UNIFORM_US = {**COST_US, ONLY_UNIFORM: 80.0}
 ALL = (*COST_US, WRONG, RAISES)
+SEEDS = 20
+MOST = 0.95 * SEEDS
 BETWEEN_ROUNDS, WITHIN, OUTLIER = 0.03, 0.008, 0.02
+LIMITS = Thresholds((("gemm/mine*", {"max_regret": 0.05, "max_flips": 0}),))
 
 
 def rounds(rng, costs=COST_US, made=None, ghz=None):
@@ -28,3 +37,38 @@ def rounds(rng, costs=COST_US, made=None, ghz=None):
             return Lap(seconds, ghz and ghz(name))
 
         yield timed
+
+
+def case(seed, tunes, costs=COST_US, *, default=SLOW, name="mine/m4-auto", ghz=None, **more):
+    """A case of the file, with the stopwatch simulated."""
+    race = Race({default, *tunes}, rounds(random.Random(seed), costs, ghz=ghz))
+    race.run(ALL, lambda: True)
+    made = {
+        "case": name,
+        "family": "gemm",
+        "routine": "mine",
+        "backend": "auto",
+        "params": {"m": "4"},
+        "instrument": "wall",
+        "cuda_graph": False,
+        "device": "none",
+        "search": "all 8 tactics",
+        "questions": (QuestionFound("op", ("Runner",)),),
+        "rounds": race.round,
+        "tactics": tuple(entries(race)),
+        "best": race.field.best,
+        "ways": {"default": default, **{f"tune {n}": pick for n, pick in enumerate(tunes, start=1)}},
+        "flips": sets.flips(race.field, tunes),
+    }
+    return CaseFound(**{**made, **more})
+
+
+@functools.cache
+def planted():
+    """Tuners that take one of the two best, the second best, and the slowest."""
+    return [case(seed, [BEST, SECOND, SLOWEST]) for seed in range(SEEDS)]
+
+
+def report_of(*cases, found=(), left_out=(), transfers=()):
+    versions = {"flashinfer": "0.7.2"}
+    return Report(FORMAT, "autotune", 1.0, versions, cases, tuple(left_out), tuple(transfers), tuple(found))

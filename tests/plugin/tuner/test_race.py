@@ -1,4 +1,4 @@
-"""Sets, regret and flips of eight tactics of known cost, over 100 seeds of a simulated stopwatch."""
+"""Sets, regret and flips of eight tactics of known cost, over seeds of a simulated stopwatch."""
 
 import collections
 import itertools
@@ -6,16 +6,18 @@ import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tuner_runs import (
     ALL,
     ALSO_BEST,
     BEST,
     COST_US,
+    MOST,
     ONLY_UNIFORM,
     RAISES,
     SECOND,
+    SEEDS,
     SLOW,
     SLOWEST,
     UNIFORM_US,
@@ -27,7 +29,6 @@ from pytest_flashinfer_perf.tuner.race import FIRST_LOOK, MOST_ROUNDS, Lap, Race
 from pytest_flashinfer_perf.tuner.search import NOT_BESIDE, difference, entries
 from pytest_flashinfer_perf.tuner.sets import Contestants, flips
 
-SEEDS = 100
 FIT = [name for name in ALL if name not in {WRONG, RAISES}]
 
 
@@ -42,26 +43,25 @@ def races():
 
 
 def test_the_best_set_is_that_of_the_equal_ones(races):
-    """At most 5 of 100 sets may lack one of the best; none holds one that is 25 % slower."""
+    """At most 5 % of the sets may lack one of the best; none holds one that is 25 % slower."""
     sets = [set(field.best) for _, field in races]
-    assert sum({BEST, ALSO_BEST} <= best for best in sets) >= 95
-    assert sum(best == {BEST, ALSO_BEST} for best in sets) >= 95
+    assert sum(best == {BEST, ALSO_BEST} for best in sets) >= MOST
     assert not any({SLOW, SLOWEST, ONLY_UNIFORM, WRONG, RAISES} & best for best in sets)
 
 
 @pytest.mark.parametrize("name", [SECOND, SLOW, SLOWEST])
 def test_regret_lies_within_its_interval(races, name):
-    """Of what a tuner took: the default, the second best, the slowest."""
+    """Of what a tuner took: the default, the second best, the slowest. Either bound is at 95 %."""
     true = COST_US[name] / COST_US[BEST] - 1
     regrets = [field.regret(name) for _, field in races]
-    assert sum(regret.low <= true for regret in regrets) >= 95
-    assert sum(true <= regret.high for regret in regrets) >= 92  # a one-sided bound of 95 %
+    assert sum(regret.low <= true for regret in regrets) >= MOST
+    assert sum(true <= regret.high for regret in regrets) >= MOST - 1
     assert all(regret.low > 0 for regret in regrets)
     assert sum(abs(regret.seen - true) for regret in regrets) / SEEDS < 0.015 * (1 + true)
 
 
 def test_the_best_has_no_regret_for_sure(races):
-    assert sum(field.regret(BEST).low > 0 for _, field in races) <= 5
+    assert sum(field.regret(BEST).low == 0 for _, field in races) >= MOST
     assert all(field.regret(BEST).high < 0.05 for _, field in races)
 
 
@@ -120,22 +120,21 @@ def test_nothing_has_two_turns_in_a_round_when_what_left_comes_back():
 
 def test_what_is_fast_for_other_inputs_only_is_best_there_alone():
     uniform = [set(raced(seed, UNIFORM_US)[1].best) for seed in range(SEEDS)]
-    assert sum(best == {ONLY_UNIFORM} for best in uniform) >= 95
+    assert sum(best == {ONLY_UNIFORM} for best in uniform) >= MOST
 
 
 def test_flips_are_sets_and_not_names(races):
-    told = [flips(field, picks) for _, field in races for picks in ([BEST, ALSO_BEST, BEST],)]
-    assert sum(number == 0 for number in told) >= 95
-    assert all(flips(field, [BEST, SLOW, SLOWEST, SLOW]) == 2 for _, field in races)
-    assert all(flips(field, [BEST, WRONG]) == 1 for _, field in races)
+    fields = [field for _, field in races]
+    assert sum(flips(field, [BEST, ALSO_BEST, BEST]) == 0 for field in fields) >= MOST
+    assert all(flips(field, [BEST, SLOW, SLOWEST, SLOW]) == 2 for field in fields)
+    assert all(flips(field, [BEST, WRONG]) == 1 for field in fields)
 
 
 def test_without_a_budget_the_first_round_is_the_kept_alone():
     race = Race((SLOW,), rounds(random.Random(0)))
     field = race.run(ALL, lambda: False)
-    assert set(field.times) == {SLOW}
+    assert field.times.keys() == set(field.best) == {SLOW}
     assert {race.lanes[name].state for name in ALL if name != SLOW} == {"untimed"}
-    assert field.best == (SLOW,)
 
 
 def test_what_has_a_turn_has_two():
@@ -167,9 +166,9 @@ def in_two_stages(seed, slower_later):
     return race
 
 
-@pytest.mark.parametrize("slower_later", [0.0, 0.02, 0.05])
+@pytest.mark.parametrize("slower_later", [0.0, 0.05])
 def test_a_clock_that_drifts_between_stages_hides_nothing(slower_later):
-    races = [in_two_stages(seed, slower_later) for seed in range(20)]
+    races = [in_two_stages(seed, slower_later) for seed in range(5)]
     assert all(race.field.fastest.startswith("combined") for race in races)
     told = [one for race in races for one in entries(race) if one.state == "slower" and one.regret is None]
     assert {one.why for one in told} <= {NOT_BESIDE}
@@ -178,15 +177,13 @@ def test_a_clock_that_drifts_between_stages_hides_nothing(slower_later):
 @pytest.mark.parametrize("seen", [2, 3, 5])
 def test_the_best_stays_though_it_is_noisier_than_all_others(seen):
     """Its first rounds may be slow: that all others hardly scatter says little of it."""
-    left = 0
-    for seed in range(200):
+    for seed in range(100):
         rng = random.Random(seed)
         noisy = {BEST: (100e-6, 0.03), **{f"other {nth}": (101e-6, 0.005) for nth in range(40)}}
         field = Contestants(
             {name: {nth: us * math.exp(rng.gauss(0, sd)) for nth in range(seen)} for name, (us, sd) in noisy.items()}
         )
-        left += field.fastest != BEST and field.is_slower(BEST, looks=MOST_ROUNDS)
-    assert left == 0
+        assert field.fastest == BEST or not field.is_slower(BEST, looks=MOST_ROUNDS)
 
 
 def test_a_replay_of_other_kernels_says_which():
@@ -194,10 +191,8 @@ def test_a_replay_of_other_kernels_says_which():
     assert difference(["b", "a"], ["a", "b"]) == ""
 
 
-COSTS = st.lists(st.floats(1e-6, 1e-3), min_size=1, max_size=6)
-
-
-@given(COSTS, st.integers(0, 2**32))
+@settings(max_examples=30)
+@given(st.lists(st.floats(1e-6, 1e-3), min_size=1, max_size=6), st.integers(0, 2**32))
 def test_a_regret_is_no_less_than_its_lower_bound_whatever_the_times(costs, seed):
     rng = random.Random(seed)
     names = list(map(str, range(len(costs))))
@@ -207,9 +202,8 @@ def test_a_regret_is_no_less_than_its_lower_bound_whatever_the_times(costs, seed
     }
     field = Contestants(times)
     assert field.fastest == field.best[0]
-    for name in names:
-        regret = field.regret(name)
-        assert 0 <= regret.low <= regret.high
+    regrets = [field.regret(name) for name in names]
+    assert all(0 <= regret.low <= regret.high for regret in regrets)
     assert all(field.regret(name).low == 0 for name in field.best)
     assert 0 <= flips(field, names) < len(names)
     for one, other in itertools.combinations(names, 2):
