@@ -22,11 +22,6 @@ class Tree(NamedTuple):
     nested: dict
 
 
-def tree():
-    cache = torch.arange(4 * 2 * 3 * 16.0).view(4, 2, 3, 16)
-    return Tree(cache, cache[:, 1].transpose(0, 1), 0.5, {"again": [cache[:, 0]]})
-
-
 @given(st.integers(1, 10**10), st.integers(1, 10**9))
 def test_five_caches_lie_between_two_uses_of_a_copy(read, cache):
     number = cold.rotations(read, cache)
@@ -36,15 +31,15 @@ def test_five_caches_lie_between_two_uses_of_a_copy(read, cache):
 
 
 def test_views_stay_views_of_one_copy():
-    original = tree()
+    cache = torch.arange(4 * 2 * 3 * 16.0).view(4, 2, 3, 16)
+    original = Tree(cache, cache[:, 1].transpose(0, 1), 0.5, {"again": [cache[:, 0]]})
     copy = cold.clone(original, set())
     for old, new in zip(cold.tensors(original), cold.tensors(copy), strict=True):
         assert torch.equal(old, new)
         assert (old.stride(), old.dtype) == (new.stride(), new.dtype)
     copy.whole.fill_(-1)
-    assert bool((copy.view == -1).all())
-    assert bool((copy.nested["again"][0] == -1).all())
-    assert not bool((original.whole == -1).any())
+    assert bool((copy.view == -1).all() and (copy.nested["again"][0] == -1).all())
+    assert not bool((cache == -1).any())
     assert (copy.scale, type(copy)) == (0.5, Tree)
 
 
@@ -99,19 +94,19 @@ def test_a_gpu_gets_no_more_copies_than_a_placement_makes_calls(hopper, monkeypa
     assert len(used) == len(set(used)) == len(placed.sets.sets) if sets else len(placed.sets.sets) < len(used)
 
 
-def test_inputs_larger_than_the_caches_need_no_copy():
-    made = cold.prepare((torch.ones(MIB),), [], "rotate", cache_bytes=1024, free_bytes=1)
-    assert (made.mode, len(made.sets)) == ("rotate", 1)
-
-
-def test_what_cannot_be_rotated_is_flushed_and_says_so():
-    a = torch.ones(64)
-    no_memory = cold.prepare((a,), [], "rotate", cache_bytes=1024, free_bytes=1024)
-    assert (no_memory.mode, "do not fit" in no_memory.note) == ("flush", True)
-    too_many = cold.prepare((a,), [], "rotate", cache_bytes=64 * MIB, free_bytes=1 << 60)
-    assert (too_many.mode, "copies" in too_many.note) == ("flush", True)
-    nothing = cold.prepare((3,), [], "rotate", cache_bytes=1024, free_bytes=1 << 60)
-    assert (nothing.mode, nothing.note) == ("flush", "no tensor among the arguments to rotate")
+@pytest.mark.parametrize(
+    ("argument", "how", "mode", "note"),
+    [
+        (torch.ones(MIB), {"free_bytes": 1}, "rotate", ""),  # larger than the caches
+        (torch.ones(64), {"free_bytes": 1024}, "flush", "do not fit"),
+        (torch.ones(64), {"cache_bytes": 64 * MIB}, "flush", "copies"),
+        (3, {}, "flush", "no tensor among the arguments to rotate"),
+    ],
+    ids=["large", "no memory", "too many", "no tensor"],
+)
+def test_what_cannot_be_rotated_is_flushed_and_says_so(argument, how, mode, note):
+    made = cold.prepare((argument,), [], "rotate", **{"cache_bytes": 1024, "free_bytes": 1 << 60, **how})
+    assert (made.mode, len(made.sets), note in made.note) == (mode, 1, True)
 
 
 def test_other_modes_leave_the_arguments_alone():

@@ -90,9 +90,10 @@ def test_a_call_that_waits_for_the_gpu_is_timed_with_its_own_wait_and_not_with_t
     assert seen.host_us == pytest.approx(320)
 
 
-def test_a_few_late_calls_do_not_count():
-    late = lambda n: 40e-6 if n % 10 else 4e-3  # noqa: E731
-    assert timed(Machine(late, 5e-6)).host_us == pytest.approx(40)
+def test_a_few_late_calls_do_not_count_and_ten_more_microseconds_are_seen_as_ten():
+    for us in (40, 50):
+        late = lambda n, us=us: us * 1e-6 if n % 10 else 4e-3  # noqa: E731
+        assert timed(Machine(late, 5e-6)).host_us == pytest.approx(us)
 
 
 @given(st.floats(1e-6, 5e-3))
@@ -101,11 +102,6 @@ def test_the_first_call_of_a_round_is_cold_and_does_not_count(on_device):
     seen = host._timed(timer(machine), Target(machine), on_device, 1)
     assert seen.host_us == pytest.approx(20)
     assert seen.comparable_us == pytest.approx(20)
-
-
-def test_ten_more_microseconds_are_seen_as_ten():
-    before, after = (timed(Machine(us * 1e-6, 20e-6)).host_us for us in (45, 55))
-    assert after - before == pytest.approx(10)
 
 
 @given(st.lists(st.sampled_from([1.0, 1.7, 2.2]), min_size=1, max_size=4), st.floats(5e-6, 300e-6))
@@ -130,9 +126,8 @@ def test_rounds_fit_into_the_time_and_into_the_queue(each, launches):
     assert 1 <= calls <= host.CALLS
     assert calls == 1 or calls * launches <= QUEUE
     assert rounds * calls * each <= host.MOST_SECONDS * (1 + 1e-9) or (calls == 1 and rounds == host.FEWEST_ROUNDS)
-    assert (
-        calls <= host.FEWEST_CALLS or rounds * calls * each <= host.SECONDS * (1 + 1e-9) or rounds == host.FEWEST_ROUNDS
-    )
+    few = calls <= host.FEWEST_CALLS or rounds == host.FEWEST_ROUNDS
+    assert few or rounds * calls * each <= host.SECONDS * (1 + 1e-9)
 
 
 def test_a_plan_has_its_own_waits_and_none_of_what_was_enqueued_before():
@@ -158,17 +153,11 @@ def test_rounds_are_shared_out_to_the_cores_and_all_may_be_used_again(monkeypatc
     assert os.sched_getaffinity(0) == ALLOWED
 
 
-def test_a_call_that_raises_may_use_all_cores_again():
+def test_all_cores_and_threads_may_be_used_again():
     with pytest.raises(ZeroDivisionError), host.moving_over_cores() as move:
         move(1 // 0)
     assert os.sched_getaffinity(0) == ALLOWED
-
-
-def test_no_more_than_some_cores_of_a_large_machine_are_used():
     assert [len(host._some(list(range(n)))) for n in (1, 2, 4, 5, 128)] == [1, 2, 4, 3, 4]
-
-
-def test_one_thread_of_torch_plans_and_all_may_work_again():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     with host._one_thread():
@@ -182,9 +171,8 @@ def test_nothing_is_invented_on_a_cpu(cpu):
 
 
 def test_what_is_written_is_read_again():
-    seen = HostTime(
-        41.5, (41.0, 42.0), False, 130.0, (130.0,), 1, lines=(HostLine("allocation", "a.py:1 in f", 2, 64),)
-    )
+    lines = (HostLine("allocation", "a.py:1 in f", 2, 64),)
+    seen = HostTime(41.5, (41.0, 42.0), False, 130.0, (130.0,), 1, lines=lines)
     assert fields.read(HostTime, json.loads(json.dumps(fields.written(seen))), "host") == seen
     assert places(seen, "allocation") == ["2 x a.py:1 in f"]
     with pytest.raises(FieldError, match="host lacks host_us"):

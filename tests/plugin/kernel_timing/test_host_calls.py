@@ -29,6 +29,7 @@ class FakeCupti:
     def __init__(self):
         self.callback, self.domains, self.enabled, self.records = None, set(), set(), []
         self.next_id, self.finalized = 100, 0
+        self.activity_enable, self.activity_disable = self.enabled.add, self.enabled.remove
 
     def subscribe(self, callback, userdata):
         self.callback = functools.partial(callback, userdata)
@@ -41,12 +42,6 @@ class FakeCupti:
     def unsubscribe(self, subscriber):
         assert subscriber == 7
         self.callback = None
-
-    def activity_enable(self, kind):
-        self.enabled.add(kind)
-
-    def activity_disable(self, kind):
-        self.enabled.remove(kind)
 
     def activity_register_callbacks(self, _requested, completed):
         self.completed = completed
@@ -65,16 +60,15 @@ class FakeCupti:
     def api(self, name, record=None, *, domain=2, inside=()):
         """One call of the runtime, with those of the driver that it makes."""
         self.next_id += 1
-        data = SimpleNamespace(function_name=name, correlation_id=self.next_id, callback_site=0)
-        if self.callback and domain in self.domains:
-            self.callback(domain, 0, data)
+        data = SimpleNamespace(function_name=name, correlation_id=self.next_id)
+        is_watched = self.callback and domain in self.domains
+        for data.callback_site in self.ApiCallbackSite:
+            if is_watched:
+                self.callback(domain, 0, data)
+            for driver in inside if data.callback_site == 0 else ():
+                self.api(driver, domain=1)
         if record:
-            self.records.append(SimpleNamespace(correlation_id=self.next_id, name="kernel", start=0, end=1, **record))
-        for driver in inside:
-            self.api(driver, domain=1)
-        data.callback_site = 1
-        if self.callback and domain in self.domains:
-            self.callback(domain, 0, data)
+            self.records.append(SimpleNamespace(correlation_id=data.correlation_id, name="k", start=0, end=1, **record))
 
 
 FakeCupti.api.__code__ = FakeCupti.api.__code__.replace(co_filename=str(host_calls.TORCH / "its C++"))
@@ -113,57 +107,35 @@ def test_launches_waits_and_copies_of_one_call_are_counted_with_their_lines(cupt
     assert cupti.is_detached
 
 
-def test_cupti_is_let_go_of_when_the_call_raises(cupti):
-    with pytest.raises(ZeroDivisionError):
-        counted(cupti, lambda: 1 // 0)
-    assert cupti.is_detached
+def test_which_functions_wait_for_the_gpu():
+    waiting = (
+        "cudaDeviceSynchronize cudaStreamSynchronize_ptsz cudaEventSynchronize cuCtxSynchronize cuStreamSynchronize"
+    )
+    others = (
+        "cudaMemcpyAsync cuMemcpyDtoHAsync_v2 cudaLaunchKernel cudaEventQuery cudaStreamWaitEvent cuMemcpyBatchAsync"
+    )
+    assert all(map(host_calls.waits, [*waiting.split(), "cudaMemcpy", "cuMemcpyDtoH_v2"]))
+    assert not any(map(host_calls.waits, [*others.split(), "cudaDeviceGetAttribute"]))
 
 
-@pytest.mark.parametrize(
-    ("function", "waits"),
-    [
-        ("cudaDeviceSynchronize", True),
-        ("cudaStreamSynchronize_ptsz", True),
-        ("cudaEventSynchronize", True),
-        ("cuCtxSynchronize", True),
-        ("cuStreamSynchronize", True),
-        ("cudaMemcpy", True),
-        ("cuMemcpyDtoH_v2", True),
-        ("cudaMemcpyAsync", False),
-        ("cuMemcpyDtoHAsync_v2", False),
-        ("cudaLaunchKernel", False),
-        ("cudaEventQuery", False),
-        ("cudaStreamWaitEvent", False),
-        ("cuMemcpyBatchAsync", False),
-        ("cudaDeviceGetAttribute", False),
-    ],
-)
-def test_which_functions_wait_for_the_gpu(function, waits):
-    assert host_calls.waits(function) is waits
-
-
-def test_a_line_is_the_callers_and_not_torchs():
-    seen = []
-
-    def inside_torch(_module, _arguments):
-        frame = sys._getframe(1)
-        assert frame.f_code.co_filename.startswith(str(host_calls.TORCH))
-        seen.append(str(host_calls.leading_to(frame)))
-
-    plain = torch.nn.Identity()
-    plain.register_forward_pre_hook(inside_torch)
+def test_a_line_is_the_callers_and_not_torchs_and_installed_files_are_named_as_they_are_imported():
+    seen, plain = [], torch.nn.Identity()
+    plain.register_forward_pre_hook(lambda *_: seen.append((sys._getframe(1).f_code, sys._getframe(1))))
     plain(torch.zeros(1))
-    [line] = seen
-    assert line.startswith("tests/plugin/kernel_timing/test_host_calls.py:")
-    assert line.endswith(" in test_a_line_is_the_callers_and_not_torchs")
+    [(inside, frame)] = seen
+    assert inside.co_filename.startswith(str(host_calls.TORCH))
+    assert host_calls.leading_to(frame).startswith("tests/plugin/kernel_timing/test_host_calls.py:")
+    installed = "/venv/lib/python3.12/site-packages/flashinfer/decode.py"
+    caller = eval(compile("(lambda: sys._getframe())", installed, "eval"), {"sys": sys})
+    assert host_calls.leading_to(caller()) == "flashinfer/decode.py:1 in <lambda>"
 
 
 def test_what_cannot_be_counted_is_left_out_with_the_reason(cupti):
     """No GPU is here, so torch's allocator has no figures; and a call that fails is not its case's fault."""
-    allocated = host_calls.counted(
-        "torch's allocator", lambda: host_calls.allocations_of(lambda: None, torch.device("cuda"))
-    )
+    gpu = torch.device("cuda")
+    allocated = host_calls.counted("torch's allocator", lambda: host_calls.allocations_of(lambda: None, gpu))
     driver = host_calls.counted("cupti", lambda: counted(cupti, lambda: 1 // 0))
+    assert cupti.is_detached
     both = allocated + driver
     assert (both.fields, both.lines) == ({}, ())
     assert both.why_not.startswith("torch's allocator counts nothing of the host: KeyError")
@@ -183,12 +155,6 @@ def test_the_trace_of_the_timed_call_and_the_counts_of_an_eager_one_share_an_att
     seen, calls = run._recorded(placed, cpu)
     assert (seen.launches, calls.fields["launches"]) == (1, 3)
     assert cupti.finalized == 1
-
-
-def test_installed_files_are_named_as_they_are_imported():
-    installed = "/venv/lib/python3.12/site-packages/flashinfer/decode.py"
-    caller = eval(compile("(lambda: sys._getframe())", installed, "eval"), {"sys": sys})
-    assert host_calls.leading_to(caller()) == "flashinfer/decode.py:1 in <lambda>"
 
 
 class Allocator:
@@ -232,8 +198,7 @@ def test_allocations_are_named_by_their_lines(monkeypatch):
 
 
 def test_a_debugger_traces_again_after_a_call_that_raises():
-    other = lambda *_: None  # noqa: E731
-    before = sys.gettrace()
+    before, other = sys.gettrace(), lambda *_: None
     sys.settrace(other)
     try:
         with pytest.raises(ZeroDivisionError):
@@ -246,6 +211,5 @@ def test_a_debugger_traces_again_after_a_call_that_raises():
 def test_a_call_without_allocations_is_not_traced(monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", Allocator().stats)
     monkeypatch.setattr(sys, "settrace", None)
-    assert host_calls.allocations_of(lambda: None, torch.device("cuda")) == Counts(
-        {"allocations": 0, "allocated_bytes": 0}
-    )
+    nothing = Counts({"allocations": 0, "allocated_bytes": 0})
+    assert host_calls.allocations_of(lambda: None, torch.device("cuda")) == nothing

@@ -1,7 +1,6 @@
 """A profiler finds the timed calls in a range with the case's id."""
 
 import contextlib
-import itertools
 
 import pytest
 import torch
@@ -18,12 +17,6 @@ class Ranges:
     def __init__(self):
         self.open, self.seen = [], []
 
-    def range_push(self, name):
-        self.open.append(name)
-
-    def range_pop(self):
-        self.open.pop()
-
     def call(self, *_arguments):
         self.seen.append(tuple(self.open))
 
@@ -31,8 +24,8 @@ class Ranges:
 @pytest.fixture
 def ranges(monkeypatch):
     made = Ranges()
-    for name in ("range_push", "range_pop"):
-        monkeypatch.setattr(torch.cuda.nvtx, name, getattr(made, name))
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", made.open.append)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", made.open.pop)
     return made
 
 
@@ -46,9 +39,8 @@ def timed(ranges, device, monkeypatch):
 
 def test_a_profiler_finds_warm_ups_and_timed_calls_under_the_cases_id_and_nothing_else(ranges, hopper, monkeypatch):
     timed(ranges, SaidToBeAGpu(**vars(hopper)), monkeypatch)
-    warm_up, timed_call, tried, looked_at, observed = ("b1-{s16}-fa3",), ("b1-{s16}-fa3",), (), (), ()
-    places = [(warm_up, timed_call, looked_at)] * 3
-    assert ranges.seen == [tried, *itertools.chain(*places), observed]
+    tried, warmed_up, timed_call, looked_at, observed = (), ("b1-{s16}-fa3",), ("b1-{s16}-fa3",), (), ()
+    assert ranges.seen == [tried, *[warmed_up, timed_call, looked_at] * 3, observed]
     assert not ranges.open
 
 
@@ -57,20 +49,18 @@ def test_on_a_cpu_there_is_no_range(ranges, cpu, monkeypatch):
     assert ranges.seen == [()] * 11
 
 
-def test_a_case_is_shown_by_its_id_and_a_kernel_of_ones_own_by_its_test(pytester, monkeypatch):
+def test_a_case_is_shown_by_its_id_and_a_kernel_of_ones_own_by_its_test(session, monkeypatch):
     shown = []
     monkeypatch.setattr(run, "_range", lambda name, _device: contextlib.nullcontext(shown.append(name)))
-    pytester.makepyfile("""
+    own = """
         import pytest
         import torch
 
         @pytest.mark.perf_cases("mm_bf16", "--m 2 --n 16 --k 32")
-        def test_case(perf, case):
-            perf(case)
+        def test_case(perf, case): perf(case)
 
         @pytest.mark.parametrize("n", [7])
-        def test_own(perf, n):
-            perf.time(torch.neg, torch.ones(n))
-    """)
-    pytester.runpytest("--perf-backends=torch", "--perf-iters=2", "--perf-device=cpu").assert_outcomes(passed=2)
+        def test_own(perf, n): perf.time(torch.neg, torch.ones(n))
+    """
+    assert session("--perf-backends=torch", test_own=own).outcomes == {"passed": 2}
     assert list(dict.fromkeys(shown)) == ["m2-n16-k32-torch", "test_own[7]"]

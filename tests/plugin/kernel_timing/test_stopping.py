@@ -1,7 +1,6 @@
 """How many calls are timed, at how many placements, and what ends them."""
 
 import itertools
-import json
 import math
 import statistics
 from dataclasses import replace
@@ -10,68 +9,54 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import Scripted
 
 from pytest_flashinfer_perf import Measuring, measure
 from pytest_flashinfer_perf.config.settings import Checking
-from pytest_flashinfer_perf.kernel_timing import stopping
-from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS, CallTime
+from pytest_flashinfer_perf.kernel_timing import run, stopping
+from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS, CallTime, ChosenInstrument
 from pytest_flashinfer_perf.kernel_timing.target import Target
-from pytest_flashinfer_perf.machine.load import Contention
+from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.measurement.one_case import run_case
-from pytest_flashinfer_perf.report import markdown, story
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.case import parse
 
 
-class Simulated:
-    """Calls that take their time by a wall clock of their own; each placement shifts it by a share."""
+class Simulated(Scripted):
+    """Its clock goes on by each call that is made, timed or not; each placement shifts its calls by a share."""
 
-    def __init__(self, durations, shifts=(0.0,), instrument="cupti"):
-        self.now, self.instrument, self.placed, self.warmups = 0.0, instrument, [], 0
-        self.shared = []
-        self._turn, self._shift = itertools.cycle(durations), itertools.cycle(shifts)
+    def __init__(self, durations, shifts=(0.0,), name="cupti"):
+        super().__init__(*durations, reading=0.0)
+        self.name, self.shift, self.placed, self.warmups = name, 0.0, [], []
+        self._shifts = itertools.cycle(shifts)
 
-    def _call(self, shift=0.0):
-        took = next(self._turn) * (1 + shift)
-        self.now += took
+    def call(self):
+        took = self.seconds_of(None) * (1 + self.shift)
+        self._now += took
         return took
 
-    def _place(self, calls, warmup):
-        shift = next(self._shift)
-        self.warmups += warmup
-        for _ in range(warmup):
-            self._call(shift)
-        self.shared.append(warmup)
-        self.placed.append([self._call(shift) for _ in range(calls)])
+    def sample(self, work, count, warmup):
+        self.shift = next(self._shifts)
+        self.warmups.append(sum(work() > 0 for _ in range(warmup)))
+        self.placed.append([work() for _ in range(count)])
+        return list(map(CallTime, self.placed[-1]))
 
     def run(self, **how):
-        asked = Measuring(**how)
-        each = self._call() if stopping.makes_trial(asked) else 1e-9
-        budget = stopping.budget(asked, lambda: self.now)
-        sampling = stopping.Sampling(asked, self.instrument, each, budget)
-        while calls := sampling.elsewhere(self.placed):
-            self._place(calls, sampling.warmup(self.untimed(asked), len(self.placed)))
-        stopped = sampling.stopped(self.placed)
-        self._place(sampling.own(self.placed), sampling.warmup(self.untimed(asked), len(self.placed), last=True))
-        return stopped
-
-    def untimed(self, asked):
-        return self.warmups + stopping.makes_trial(asked)
-
-    @property
-    def calls(self):
-        return sum(map(len, self.placed))
+        conditions = run.Conditions(lambda *_: ChosenInstrument(self))
+        asked = Measuring(cold_l2="none", **how)
+        on = {"cuda_graph": False, "verify": lambda *_: None, "conditions": conditions}
+        return run.run(Target(self.call), asked, devices.find("cpu"), **on)
 
 
 @given(st.integers(1, 40), st.integers(0, 60))
 def test_untimed_calls_are_as_many_as_asked_for_and_shared_out(iters, warmup):
     """As `--dry_run_iters 5 --num_iters 30` asks; the one that shows how long a call takes is one of them."""
     simulated = Simulated([1e-5])
-    simulated.run(iters=iters, warmup=warmup)
-    assert simulated.warmups + stopping.makes_trial(Measuring(warmup=warmup)) == warmup
+    assert simulated.run(iters=iters, warmup=warmup).warmups == warmup
+    assert sum(simulated.warmups) + (warmup > 0) == warmup
     placements = len(simulated.placed)
-    assert warmup < placements or all(simulated.shared[1:])
-    assert max(simulated.shared) <= -(-warmup // placements)
+    assert warmup < placements or all(simulated.warmups[1:])
+    assert max(simulated.warmups) <= -(-warmup // placements)
 
 
 quick = st.lists(st.floats(1e-6, 1e-3), min_size=1, max_size=7)
@@ -80,7 +65,7 @@ quick = st.lists(st.floats(1e-6, 1e-3), min_size=1, max_size=7)
 @given(quick, st.lists(st.floats(0, 0.2), min_size=1, max_size=9))
 def test_sampling_ends_for_the_reason_that_it_says(durations, shifts):
     simulated = Simulated(durations, shifts)
-    stopped = simulated.run()
+    stopped = simulated.run().stopped
     medians = [statistics.median(samples) for samples in simulated.placed[:-1]]
     within = max(stopping.FINE * statistics.median(medians), stopping.TICK_S) * (1 + 1e-9)
     at_most = stopping.error(medians) * math.sqrt(len(medians) / 30)
@@ -94,47 +79,52 @@ def test_sampling_ends_for_the_reason_that_it_says(durations, shifts):
     assert {len(samples) for samples in simulated.placed} == {10}
 
 
-def test_placements_that_differ_are_more_than_such_that_agree():
-    alike, apart = Simulated([1e-4]), Simulated([1e-4], shifts=(0.0, 0.03, 0.002))
-    assert (alike.run(), len(alike.placed)) == ("precise", 5)
-    assert apart.run() == "precise"
-    assert len(apart.placed) > 5
-
-
-def test_placements_that_never_agree_are_not_all_tried():
-    simulated = Simulated([1e-4], shifts=(0.0, 0.3))
-    assert (simulated.run(), len(simulated.placed)) == ("scatters", 11)
-
-
-def test_the_hosts_clock_need_not_tell_as_finely():
-    simulated = Simulated([1e-4], shifts=(0.0, 0.05), instrument="wall")
-    assert (simulated.run(), len(simulated.placed)) == ("precise", 5)
+@pytest.mark.parametrize(
+    ("shifts", "instrument", "stopped", "placements"),
+    [
+        ((0.0,), "cupti", "precise", 5),
+        ((0.0, 0.03, 0.002), "cupti", "precise", 23),
+        ((0.0, 0.3), "cupti", "scatters", 11),
+        ((0.0, 0.05), "wall", "precise", 5),  # the host's clock need not tell as finely
+    ],
+)
+def test_placements_that_differ_are_more_than_such_that_agree_unless_they_never_do(
+    shifts, instrument, stopped, placements
+):
+    timing = Simulated([1e-4], shifts, instrument).run()
+    assert (timing.stopped, len(timing.placements)) == (stopped, placements)
 
 
 @given(st.floats(1e-3, 300), st.floats(0, 20))
 def test_calls_of_any_length_stay_within_the_wall_time_of_a_case_or_are_two(each, max_time):
     simulated = Simulated([each])
-    simulated.run(max_time=max_time)
-    assert simulated.calls + simulated.warmups == 1 or simulated.now <= each + 10 * max_time
+    timing = simulated.run(max_time=max_time)
+    assert len(timing.samples) + sum(simulated.warmups) == 1 or simulated.now() <= each + 10 * max_time
 
 
 @pytest.mark.parametrize(
     ("each", "placements", "timed"), [(0.01, 5, 50), (0.15, 5, 50), (0.4, 5, 20), (2.3, 3, 3), (70, 1, 1), (600, 1, 1)]
 )
 def test_the_longer_a_call_the_fewer_of_it(each, placements, timed):
-    simulated = Simulated([each])
-    simulated.run()
-    assert (len(simulated.placed), simulated.calls) == (placements, timed)
+    timing = Simulated([each]).run()
+    assert (len(timing.placements), len(timing.samples)) == (placements, timed)
 
 
 @given(st.integers(1, 50), st.integers(0, 9), st.floats(0.01, 100))
 def test_numbers_of_calls_that_are_asked_for_are_exact_however_long_they_take(iters, warmup, each):
     for max_time in (1e9, each / 20):
         simulated = Simulated([each])
-        assert simulated.run(iters=iters, warmup=warmup, max_time=max_time) == "asked"
-        assert simulated.calls == iters
-        assert simulated.now == pytest.approx(each * (iters + warmup))
+        timing = simulated.run(iters=iters, warmup=warmup, max_time=max_time)
+        assert (timing.stopped, len(timing.samples)) == ("asked", iters)
+        assert simulated.now() == pytest.approx(each * (iters + warmup))
         assert len(simulated.placed) == min(5, iters) or max_time < each
+
+
+def test_no_call_is_untimed_if_none_may_be():
+    """The first placement has one call, which tells how many more there is time for."""
+    simulated = Simulated([1e-3])
+    assert simulated.run(warmup=0).warmups == sum(simulated.warmups) == 0
+    assert list(map(len, simulated.placed)) == [1, 10, 10, 10, 10]
 
 
 def test_placements_lie_at_addresses_of_their_own(cpu):
@@ -142,7 +132,6 @@ def test_placements_lie_at_addresses_of_their_own(cpu):
     (case,) = parse(words, all_routines()).cases()
     timing = run_case(case, Measuring(iters=10), Checking(), cpu).measurement.timing
     seen = [address for placement in timing.placements for address in placement.addresses]
-    assert len(timing.placements) == 5
     assert len(seen) == len(set(seen)) >= 15, "two inputs and an output each"
     assert [len(placement.samples) for placement in timing.placements] == [2] * 5
 
@@ -156,52 +145,37 @@ def test_a_placement_has_what_a_function_writes_and_not_what_it_holds():
     assert closure.outputs[0].data_ptr() == held.data_ptr(), "its function writes there wherever its inputs are"
 
 
-@pytest.mark.parametrize("said", ["--benchmark-max-time=0.01", "marker"])
-def test_a_long_call_is_made_once_and_the_row_and_the_table_say_so(pytester, said):
-    marker = "@pytest.mark.benchmark(max_time=0.01)" if said == "marker" else ""
-    pytester.makepyfile(f"""
-        import time
-        import pytest
-        import torch
+LONG = """
+import pytest, scripted, torch
 
-        {marker}
-        def test_slow(perf):
-            perf.time(lambda x: time.sleep(0.1), torch.ones(4))
-    """)
-    arguments = ["--perf-device=cpu", *([] if marker else [said])]
-    result = pytester.runpytest("--benchmark-json=run.json", *arguments)
-    result.assert_outcomes(passed=1)
-    [row] = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
-    assert (row["stats"]["rounds"], row["options"]["max_time"]) == (1, 0.01)
-    assert [row["extra_info"][name] for name in ("warmups", "stopped")] == [1, "wall time"]
-    status = row["extra_info"]["status"]
-    assert status == ("noisy" if Contention(**row["extra_info"]["contention"]).is_busy else "ok")
-    told = "1 call" if status == "ok" else status
-    result.stdout.re_match_lines(
-        [rf" +1\d\d\.\d ms +- +- +- +- +{told}", "1 case stopped early, after 1 call: their wall time was up, 10 times"]
+@pytest.fixture(autouse=True)
+def _slow():
+    scripted.install(scripted.Scripted(0.1, reading=0.1))
+
+def test_slow(perf): perf.time(torch.neg, torch.ones(4))
+
+@pytest.mark.benchmark(max_time=0.4)
+def test_marked(perf): perf.time(torch.neg, torch.ones(4))
+"""
+
+
+def test_a_long_call_is_made_once_and_the_row_and_the_table_say_so(session):
+    done = session("--perf-device=cpu", "--benchmark-max-time=0.01", quick=False, test_long=LONG)
+    assert done.outcomes == {"passed": 2}
+    slow, marked = done["test_slow"], done["test_marked"]
+    assert [(row["stats"]["rounds"], row["options"]["max_time"]) for row in (slow, marked)] == [(1, 0.01), (26, 0.4)]
+    assert [slow["extra_info"][name] for name in ("warmups", "stopped", "status")] == [1, "wall time", "ok"]
+    done.says(
+        "*::test_slow * 100.0 ms *1 call", "1 case stopped early, after 1 call: their wall time was up, 10 times*"
     )
-    shown = markdown.lines(story.read([pytester.path / "run.json"]))
-    assert any(f"| - | - | - | - | {status} |" in line for line in shown)
-    judged = pytester.runpytest("--perf-gate=run.json", "--perf-gate-allow=library", *arguments)
-    judged.stdout.fnmatch_lines(["* flashinfer-perf gate *", "  *::test_slow"])
-
-
-def test_exactly_as_many_calls_as_asked_for():
-    calls = []
-    measured = measure(lambda: calls.append(1), measuring=Measuring(iters=7, warmup=3), device="cpu")
-    assert len(measured.samples) == 7
-    assert len(calls) == 1 + 3 + 7, "one call to check the answer, the warm-up, the timed ones"
 
 
 @pytest.mark.parametrize(("known", "placements", "stopped"), [(True, 5, "precise"), (False, 11, "scatters")])
 def test_gaps_that_scatter_take_no_placements(known, placements, stopped, monkeypatch):
-    class Gapped:
+    class Gapped(Scripted):
         """Kernels of 50 us, with gaps that differ from placement to placement."""
 
         name, gaps = "cupti", itertools.cycle((10e-6, 60e-6, 30e-6))
-
-        def missing(self, _device):
-            return None
 
         def sample(self, _work, count, _warmup):
             gap = next(self.gaps)
