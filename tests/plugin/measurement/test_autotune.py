@@ -35,13 +35,11 @@ def call(monkeypatch):
     made.clear_cache()
 
 
-def test_an_untuned_call_takes_the_default(call):
-    assert autotune.choose_kernel(call, tune=False, cache=None) == Choice("CublasFp8GemmRunner", -1)
-
-
 def test_a_tuned_call_takes_the_fastest_and_leaves_nothing_behind(call):
     assert autotune.choose_kernel(call, tune=True, cache=None).tactic == 1
-    assert autotune.choose_kernel(call, tune=False, cache=None).tactic == -1
+    assert autotune.choose_kernel(call, tune=False, cache=None) == Choice("CublasFp8GemmRunner", -1)
+    assert "choose_one" not in vars(tuner.AutoTuner.get())
+    assert autotune.choose_kernel(lambda: None, tune=False, cache=None) is None, "it asks nobody"
 
 
 def test_a_cache_is_written_by_tuning_and_read_without(call, tmp_path):
@@ -51,35 +49,23 @@ def test_a_cache_is_written_by_tuning_and_read_without(call, tmp_path):
     assert autotune.choose_kernel(call, tune=False, cache=None).tactic == -1
 
 
-def test_a_call_that_asks_nobody_has_no_choice():
-    assert autotune.choose_kernel(lambda: None, tune=False, cache=None) is None
-
-
-def test_the_tuner_is_itself_again(call):
-    autotune.choose_kernel(call, tune=False, cache=None)
-    assert "choose_one" not in vars(tuner.AutoTuner.get())
-
-
-@pytest.mark.parametrize(
-    ("runner", "backend"),
-    [
-        ("CublasFp8GemmRunner", "cublas"),
-        ("CublasltBf16GemmRunner", "cublaslt"),
-        ("CudnnBf16GemmRunner", "cudnn"),
-        ("TinyGemmBf16GemmRunner", "tinygemm"),
-        ("CutedslLowLatencyBlockscaledGemmRunner", "cutedsl_low_latency"),
-        ("CuteDSLFp4GemmRunner", "cute-dsl"),
-        ("SomebodyElsesRunner", "SomebodyElsesRunner"),
-    ],
-)
-def test_a_runner_is_known_by_its_backend(runner, backend):
+def test_a_runner_is_known_by_its_backend():
+    backends = {
+        "CublasFp8GemmRunner": "cublas",
+        "CublasltBf16GemmRunner": "cublaslt",
+        "CudnnBf16GemmRunner": "cudnn",
+        "TinyGemmBf16GemmRunner": "tinygemm",
+        "CutedslLowLatencyBlockscaledGemmRunner": "cutedsl_low_latency",
+        "CuteDSLFp4GemmRunner": "cute-dsl",
+        "SomebodyElsesRunner": "SomebodyElsesRunner",
+    }
     known = ["cublas", "cublaslt", "cudnn", "tinygemm", "cute-dsl", "cutedsl_low_latency", "auto", "torch"]
-    assert Choice(runner, 0).backend(known) == backend
+    assert {runner: Choice(runner, 0).backend(known) for runner in backends} == backends
 
 
 def test_a_choice_reads_as_runner_and_tactic():
-    assert Choice("CudnnFp8GemmRunner", -1).sentence == "CudnnFp8GemmRunner default"
-    assert Choice("CudnnFp8GemmRunner", (7, 3)).sentence == "CudnnFp8GemmRunner (7, 3)"
+    sentences = {choice: Choice("CudnnFp8GemmRunner", choice).sentence for choice in (-1, (7, 3))}
+    assert sentences == {-1: "CudnnFp8GemmRunner default", (7, 3): "CudnnFp8GemmRunner (7, 3)"}
 
 
 def test_what_is_no_cache_is_an_error(tmp_path):
@@ -132,24 +118,23 @@ ON_CPU = """
 
 
 @pytest.fixture
-def run(pytester, monkeypatch):
+def run(session, pytester, monkeypatch):
     for home, name in ((tuner.AutoTuner, "_profile_single_kernel"), (torch.cuda, "is_current_stream_capturing")):
         monkeypatch.setattr(home, name, getattr(home, name))  # the file's own ends with the test
     pytester.makepyfile(ON_CPU)
 
     def run(*options):
-        result = pytester.runpytest("--perf-iters=2", "--benchmark-json=run.json", *options)
-        report = json.loads((pytester.path / "run.json").read_text())
-        return result, {row["extra_info"]["case"]: row["extra_info"] for row in report["benchmarks"]}
+        done = session(*options)
+        return done, {row["extra_info"]["case"]: row["extra_info"] for row in done.rows.values()}
 
     yield run
     tuner.AutoTuner.get().clear_cache()
 
 
 def test_the_row_says_that_and_what_was_tuned(run):
-    result, rows = run("--perf-backends=auto,torch")
-    result.assert_outcomes(passed=5, skipped=1)
-    result.stdout.fnmatch_lines(["*1  torch has nothing to autotune: leave out --autotune"])
+    done, rows = run("--perf-backends=auto,torch")
+    assert done.outcomes == {"passed": 5, "skipped": 1}
+    done.says("*1  torch has nothing to autotune: leave out --autotune")
     untuned, tuned = (rows[f"bmm_fp8/m4-n16-k32{tag}-auto"] for tag in ("", "-autotune"))
     assert (untuned["autotuned"], untuned["tactic"]) == (False, "CublasFp8GemmRunner default")
     assert (tuned["autotuned"], tuned["tactic"]) == (True, "CublasFp8GemmRunner 1")
@@ -158,23 +143,17 @@ def test_the_row_says_that_and_what_was_tuned(run):
     assert rows["bmm_fp8/m4-n16-k32-torch"]["tactic"] is None
 
 
-def test_a_cache_is_an_error_until_a_tuned_case_wrote_it(run):
-    result, rows = run("--perf-backends=auto", "--perf-autotune-cache=kept.json")
-    result.assert_outcomes(failed=1, passed=2)
-    result.stdout.fnmatch_lines(["*kept.json: No such file or directory; a case with --autotune writes it"])
+def test_a_cache_is_an_error_until_a_tuned_case_wrote_it_and_in_another_environment(run):
+    done, rows = run("--perf-backends=auto", "--perf-autotune-cache=kept.json")
+    assert done.outcomes == {"failed": 1, "passed": 2}
+    done.says("*kept.json: No such file or directory; a case with --autotune writes it")
     row = rows["bmm_fp8/m8-n16-k32-auto"]
     assert (row["autotuned"], row["tactic"], row["autotune_cache"]) == (False, "CublasFp8GemmRunner 1", "kept.json")
     assert "--autotune_cache kept.json" in row["repro"]
-
-
-def test_a_cache_of_another_environment_is_an_error(run):
-    run("--perf-backends=auto", "--perf-autotune-cache=kept.json")
     kept = Path("kept.json")
     document = json.loads(kept.read_text())
     document["_metadata"]["gpu"] = "Another GPU"
     kept.write_text(json.dumps(document))
-    result, _ = run("--perf-backends=auto", "--perf-autotune-cache=kept.json", "-k", "m8")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["*kept.json: FlashInfer does not use it here, as it is of another environment: *gpu Another GPU*"]
-    )
+    done, _ = run("--perf-backends=auto", "--perf-autotune-cache=kept.json", "-k", "m8")
+    assert done.outcomes == {"failed": 1, "deselected": 2}
+    done.says("*kept.json: FlashInfer does not use it here, as it is of another environment: *gpu Another GPU*")

@@ -5,8 +5,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import Scripted
 
-from pytest_flashinfer_perf.kernel_timing.instruments import CallTime
 from pytest_flashinfer_perf.measurement import peaks
 from pytest_flashinfer_perf.spec.routine import Cost, Peaks, best_of, roofline
 
@@ -21,12 +21,6 @@ def test_the_roof_is_the_longer_of_two_times(flops, moved, seconds):
     assert found.sol_pct == pytest.approx(100 * max(compute, memory) / seconds)
 
 
-def test_an_unknown_roof_gives_no_number():
-    assert roofline(Cost(1, 1, "bfloat16"), 1.0, None) is None
-    assert roofline(Cost(1, 0, "int4"), 1.0, PEAKS) is None
-    assert roofline(Cost(0, 0, "bfloat16"), 1.0, PEAKS) is None
-
-
 @given(st.floats(1, 1e18), st.floats(1, 1e15), st.floats(1e-7, 1e3))
 def test_of_a_type_without_a_known_peak_the_memory_has_a_roof_and_nothing_is_said_to_bind(flops, moved, seconds):
     found = roofline(Cost(flops, moved, "int8"), seconds, PEAKS)
@@ -34,9 +28,11 @@ def test_of_a_type_without_a_known_peak_the_memory_has_a_roof_and_nothing_is_sai
     assert found.bound == "memory?"
 
 
-def test_bytes_alone_have_a_roof():
+def test_bytes_alone_have_a_roof_and_an_unknown_one_gives_no_number():
     found = roofline(Cost(0, 4e12, "int8"), 2.0, PEAKS)
     assert (found.sol_pct, found.bound) == (pytest.approx(50), "memory")
+    unknown = ((Cost(1, 1, "bfloat16"), None), (Cost(1, 0, "int4"), PEAKS), (Cost(0, 0, "bfloat16"), PEAKS))
+    assert [roofline(cost, 1.0, peaks) for cost, peaks in unknown] == [None] * 3
 
 
 def test_the_limit_is_the_larger_of_measured_and_stated():
@@ -46,38 +42,28 @@ def test_the_limit_is_the_larger_of_measured_and_stated():
     assert best_of([]) is None
 
 
-def test_a_cpu_has_no_roof_and_says_so(cpu):
-    assert peaks.measured(cpu) is None
-    assert peaks.datasheet(cpu) is None
-
-
-def test_the_datasheet_of_an_h200(hopper):
+def test_a_datasheet_has_every_type_that_the_gpu_multiplies(cpu, hopper):
+    assert peaks.measured(cpu) is peaks.datasheet(cpu) is None, "a CPU has no roof"
     assert peaks.datasheet(hopper).bytes_per_s == pytest.approx(4.8e12)
+    for name in peaks.DATASHEET:
+        rates = peaks.datasheet(replace(hopper, name=name)).flops_per_s
+        assert {"float32", "tf32", "bfloat16", "float16"} <= rates.keys()
+        assert rates["bfloat16"] == pytest.approx(2 * rates["tf32"], rel=0.02), "both dense"
+        assert rates["float32"] < rates["tf32"]
 
 
-@pytest.mark.parametrize("name", peaks.DATASHEET)
-def test_a_datasheet_has_every_type_that_the_gpu_multiplies(hopper, name):
-    rates = peaks.datasheet(replace(hopper, name=name)).flops_per_s
-    assert {"float32", "tf32", "bfloat16", "float16"} <= rates.keys()
-    assert rates["bfloat16"] == pytest.approx(2 * rates["tf32"], rel=0.02), "both dense"
-    assert rates["float32"] < rates["tf32"]
-
-
-class EachTakesASecond:
-    """An instrument without a GPU, which keeps what torch was set to when it was asked for calls."""
+class EachTakesASecond(Scripted):
+    """Keeps what torch was set to when it was asked for calls."""
 
     name = "cupti"
 
     def __init__(self):
+        super().__init__(1.0)
         self.seen = []
 
-    def missing(self, _device):
-        return None
-
-    def sample(self, work, count, _warmup):
-        work.calls[0]()
-        self.seen.extend([_set()] * count)
-        return [CallTime(1.0)] * count
+    def seconds_of(self, answer):
+        self.seen.append(_set())
+        return super().seconds_of(answer)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import concurrent.futures
 import functools
-import json
 import math
 
 import numpy as np
@@ -14,38 +13,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from own_calls import drawn, seen
 
-from pytest_flashinfer_perf import Measuring, check_answer, measure
+from pytest_flashinfer_perf import Measuring, check_answer
 from pytest_flashinfer_perf.config.settings import BOUNDS, CHOICES, MeasuringError
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.kernel_timing.instruments import InstrumentError
 from pytest_flashinfer_perf.measurement.refusals import CallError
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
 
-QUICK = ("--perf-device=cpu", "-p", "no:cacheprovider", "--benchmark-quiet")
+GEMM = "--routine mm_bf16 --m 4 --n 16 --k 32 --backends torch"
+CHOICE, WHOLE = "must be one of ", "must be a whole number of at least "
+SECONDS = "must be a finite number of seconds of at least 0"
 REFUSED = [
-    ({"cold_l2": "rot"}, "cold_l2 must be one of rotate, flush, none, got 'rot'"),
-    ({"cuda_graph": "yes"}, "cuda_graph must be one of auto, on, off, got 'yes'"),
-    ({"cuda_graph": True}, "cuda_graph must be one of auto, on, off, got True"),
-    ({"instrument": "foo"}, "instrument must be one of auto, cupti, events, wall, got 'foo'"),
-    ({"instrument": None}, "instrument must be one of auto, cupti, events, wall, got None"),
-    ({"peaks": "x"}, "peaks must be one of measured, datasheet, got 'x'"),
-    ({"iters": 0}, "iters must be a whole number of at least 1, got 0"),
-    ({"iters": -1}, "iters must be a whole number of at least 1, got -1"),
-    ({"iters": True}, "iters must be a whole number of at least 1, got True"),
-    ({"iters": 2.0}, "iters must be a whole number of at least 1, got 2.0"),
-    ({"warmup": -1}, "warmup must be a whole number of at least 0, got -1"),
-    ({"warmup": 0.5}, "warmup must be a whole number of at least 0, got 0.5"),
-    ({"max_time": math.nan}, "max_time must be a finite number of seconds of at least 0, got nan"),
-    ({"max_time": math.inf}, "max_time must be a finite number of seconds of at least 0, got inf"),
-    ({"max_time": -1}, "max_time must be a finite number of seconds of at least 0, got -1"),
-    ({"max_time": "abc"}, "max_time must be a finite number of seconds of at least 0, got 'abc'"),
-    ({"max_time": None}, "max_time must be a finite number of seconds of at least 0, got None"),
-    ({"plant": -1}, "plant must be a finite number of seconds of at least 0, got -1"),
+    *(({"cold_l2": value}, f"{CHOICE}rotate, flush, none") for value in ("rot",)),
+    *(({"cuda_graph": value}, f"{CHOICE}auto, on, off") for value in ("yes", True)),
+    *(({"instrument": value}, f"{CHOICE}auto, cupti, events, wall") for value in ("foo", None)),
+    *(({"peaks": value}, f"{CHOICE}measured, datasheet") for value in ("x",)),
+    *(({"iters": value}, f"{WHOLE}1") for value in (0, -1, True, 2.0)),
+    *(({"warmup": value}, f"{WHOLE}0") for value in (-1, 0.5)),
+    *(({"max_time": value}, SECONDS) for value in (math.nan, math.inf, -1, "abc", None)),
+    *(({"plant": value}, SECONDS) for value in (-1,)),
 ]
 
 
 @pytest.mark.parametrize(("fields", "sentence"), REFUSED)
 def test_what_no_option_takes_nothing_else_takes(fields, sentence):
+    [(name, value)] = fields.items()
     for made in (
         lambda: Measuring(**fields),
         lambda: seen(torch.neg, drawn(8), measuring=fields),
@@ -53,7 +45,7 @@ def test_what_no_option_takes_nothing_else_takes(fields, sentence):
     ):
         with pytest.raises(MeasuringError) as refused:
             made()
-        assert str(refused.value) == sentence
+        assert str(refused.value) == f"{name} {sentence}, got {value!r}"
     assert issubclass(MeasuringError, ValueError)
 
 
@@ -75,55 +67,26 @@ def test_numbers_of_other_libraries_are_numbers():
     assert all(Measuring(**{name: choice}) for name, choices in CHOICES.items() for choice in choices)
 
 
-def test_options_say_the_same(pytester):
-    pytester.makepyfile("def test_own(perf): pass")
+def test_options_say_the_same(session):
+    of_64_bits = "must be a whole number of at most 64 bits"
     for option, sentence in (
         ("--perf-cold-l2=rot", "must be one of rotate, flush, none, got 'rot'"),
         ("--perf-iters=0", "must be a whole number of at least 1, got '0'"),
-        ("--perf-warmup=-1", "must be a whole number of at least 0, got '-1'"),
-        ("--benchmark-max-time=-1", "max_time must be a finite number of seconds of at least 0, got -1.0"),
         ("--benchmark-max-time=nan", "max_time must be a finite number of seconds of at least 0, got nan"),
-        (f"--perf-seed={2**64}", f"must be a whole number of at most 64 bits, got '{2**64}'"),
-        ("--perf-seed=x", "must be a whole number of at most 64 bits, got 'x'"),
+        ("--perf-seed=x", f"{of_64_bits}, got 'x'"),
+        (f"--perf-case={GEMM} --random_seed {10**20}", f"{of_64_bits}, got '{10**20}'"),
     ):
-        result = pytester.runpytest(*QUICK, option)
-        assert result.ret == pytest.ExitCode.USAGE_ERROR
-        assert sentence in result.stderr.str()
-
-
-GEMM = "--routine mm_bf16 --m 4 --n 16 --k 32 --backends torch"
-
-
-def test_seeds_of_more_than_64_bits_are_refused_wherever_they_come_from(pytester):
-    sentence = f"must be a whole number of at most 64 bits, got '{10**20}'"
-    result = pytester.runpytest(*QUICK, f"--perf-case={GEMM} --random_seed {10**20}")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert sentence in result.stderr.str()
-    for seed in (2**64 - 1, -(2**63)):
-        run = pytester.runpytest(*QUICK, "--perf-iters=1", f"--perf-case={GEMM} --random_seed {seed}")
-        run.assert_outcomes(passed=1)
-
-    with pytest.raises(FlashinferPerfError, match=r"^seed must be a whole number of at most 64 bits, got 1000000"):
+        done = session(option, test_own="def test_own(perf): pass")
+        assert (done.code, sentence in done.err) == (pytest.ExitCode.USAGE_ERROR, True)
+    seeds = (f"--perf-case={GEMM} --random_seed {seed}" for seed in (2**64 - 1, -(2**63)))
+    assert session(*seeds).outcomes["passed"] == 2
+    with pytest.raises(FlashinferPerfError, match=f"^seed {of_64_bits}, got {10**20}"):
         check_answer("mm_bf16", "torch", mm_bf16.params(m=4, n=16, k=32), seed=10**20)
-
-
-def test_work_is_a_number_and_not_a_truth():
-    for name in ("flops", "bytes"):
-        with pytest.raises(ValueError, match=f"^{name} must be a finite number of at least 0, got True$"):
-            seen(torch.neg, drawn(8), **{name: True})
 
 
 def test_a_graph_on_a_cpu_is_an_error_and_not_left_out():
     with pytest.raises(InstrumentError, match=r"^--perf-cuda-graph=on needs an NVIDIA GPU, this run is on the CPU$"):
         seen(torch.neg, drawn(8), measuring={"cuda_graph": "on"})
-
-
-def test_no_call_is_untimed_if_none_may_be():
-    """The first placement has one call, which tells how many more there is time for."""
-    calls = []
-    timing = measure(lambda: calls.append(1), measuring={"warmup": 0}, device="cpu").timing
-    assert (timing.warmups, len(timing.placements[0].samples)) == (0, 1)
-    assert len(calls) == 1 + len(timing.samples) >= 1 + 1 + 4 * 10
 
 
 def test_calls_that_are_asked_for_are_made_even_if_placements_do_not_fit(monkeypatch):
@@ -161,12 +124,10 @@ def test_case(perf, case): perf(case)
 """
 
 
-def test_a_call_or_a_test_is_timed_as_it_says(pytester):
-    pytester.makepyfile(test_own=PER_CALL)
-    run = (*QUICK, "--perf-iters=2", "--perf-warmup=1", "--perf-cold-l2=none", "--perf-backends=torch")
-    pytester.runpytest(*run, "--benchmark-json=run.json").assert_outcomes(passed=7)
-    rows = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
-    infos = {row["name"]: (row["stats"]["rounds"], row["extra_info"]) for row in rows}
+def test_a_call_or_a_test_is_timed_as_it_says(session):
+    run = ("--perf-device=cpu", "--perf-iters=2", "--perf-warmup=1", "--perf-cold-l2=none", "--perf-backends=torch")
+    done = session(*run, quick=False, test_own=PER_CALL)
+    infos = {name: (row["stats"]["rounds"], row["extra_info"]) for name, row in done.rows.items()}
     assert {name: (rounds, info["warmups"], info["cold_l2"]) for name, (rounds, info) in infos.items()} == {
         "test_run": (2, 1, "none"),
         "test_call": (7, 1, "flush"),
@@ -176,8 +137,7 @@ def test_a_call_or_a_test_is_timed_as_it_says(pytester):
         "test_nearest": (5, 3, "none"),
         "test_case[m4-n16-k32-torch]": (4, 1, "none"),
     }
-    once = pytester.runpytest(*run, "--benchmark-disable")
-    once.assert_outcomes(passed=7)
+    assert session(*run, "--benchmark-disable").outcomes == {"passed": 7}
 
 
 WRONG_HOW = """
@@ -205,13 +165,11 @@ SAID = (
 )
 
 
-def test_what_no_call_can_be_told_fails_its_test_in_a_sentence(pytester):
-    pytester.makepyfile(test_own=WRONG_HOW)
-    result = pytester.runpytest(*QUICK)
-    result.assert_outcomes(failed=6)
-    result.stdout.no_fnmatch_line("*dataclasses.py*")
-    for sentence in SAID:
-        assert sentence in result.stdout.str()
+def test_what_no_call_can_be_told_fails_its_test_in_a_sentence(session):
+    done = session(test_own=WRONG_HOW)
+    assert done.outcomes == {"failed": 6}
+    assert "dataclasses.py" not in done.out
+    assert [sentence for sentence in SAID if sentence not in done.out] == []
 
 
 SWALLOWING = """
@@ -239,16 +197,14 @@ def test_twice(perf):
 """
 
 
-def test_a_failure_that_a_test_swallows_is_its_failure_and_unmeasured(pytester):
-    pytester.makepyfile(test_own=SWALLOWING)
-    result = pytester.runpytest(*QUICK, "--perf-iters=2", "--perf-backends=torch", "--benchmark-json=run.json")
-    result.assert_outcomes(failed=4, skipped=1, passed=1)
+def test_a_failure_that_a_test_swallows_is_its_failure_and_unmeasured(session):
+    done = session("--perf-backends=torch", test_own=SWALLOWING)
+    assert done.outcomes == {"failed": 4, "skipped": 1, "passed": 1}
     said = "nothing was measured, and the test went on after the failure of perf, which must end it: "
     for why in ("wrong answer: output 0: 4 elements differ", "of my kernel", "flops must be", "torch has "):
-        assert said + why in result.stdout.str()
-    run = json.loads((pytester.path / "run.json").read_text())
-    assert [row["name"] for row in run["benchmarks"]] == ["test_twice"]
-    left = {one["test"].partition("::")[2].partition("[")[0] for one in run["flashinfer_perf"]["unmeasured"]}
+        assert said + why in done.out
+    assert list(done.rows) == ["test_twice"]
+    left = {one["test"].partition("::")[2].partition("[")[0] for one in done.document["flashinfer_perf"]["unmeasured"]}
     assert left == {"test_wrong", "test_raised", "test_asked", "test_skip", "test_skipped_then"}
 
 
@@ -260,18 +216,13 @@ async def each_later(x):
     yield -x
 
 
-def each(x):
-    yield -x
-
-
-POOL = concurrent.futures.ThreadPoolExecutor(1)
 LAZY = {
     "coroutine": later,
-    "generator": each,
+    "generator": lambda x: (-x for _ in "a"),
     "async_generator": each_later,
     "map": lambda x: map(torch.neg, [x]),
     "list_iterator": lambda x: {"answers": [iter([x])]},
-    "Future": lambda x: POOL.submit(torch.neg, x),
+    "Future": lambda _x: concurrent.futures.Future(),
     "function": lambda x: lambda: -x,
     "partial": lambda x: functools.partial(torch.neg, x),
     "tensor without data": lambda x: x.to("meta"),
@@ -296,4 +247,4 @@ def test_a_call_that_puts_its_work_off_is_refused(kind):
 def test_what_is_run_is_timed():
     x = drawn(8)
     assert seen(lambda x: asyncio.run(later(x)), x, reference=lambda: -x).samples
-    assert seen(lambda x: list(each(x)), x, reference=lambda: -x).samples
+    assert seen(lambda x: list(LAZY["generator"](x)), x, reference=lambda: -x).samples

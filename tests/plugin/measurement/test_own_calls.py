@@ -3,6 +3,7 @@
 import importlib.metadata
 import itertools
 import operator
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -23,29 +24,20 @@ from pytest_flashinfer_perf.measurement.measure import Measurement
 from pytest_flashinfer_perf.report import terminal
 from pytest_flashinfer_perf.rows.row import Identity
 
-QUICK = ("--perf-iters=2", "--perf-warmup=0", "--perf-device=cpu", "-p", "no:cacheprovider", "--benchmark-quiet")
 KINDS = SimpleNamespace(RUNTIME=1, DRIVER=2, CONCURRENT_KERNEL=3, MEMCPY=4, MEMSET=5)
-
-
-class Event:
-    def __init__(self, **_how): ...
-    def record(self): ...
-    def elapsed_time(self, _other):
-        return 1.0
 
 
 class FakeGpu:
     """A clock that ticks when it is read, launches that take 3 ticks of it, and a CUPTI that tells of both."""
 
     ActivityKind = KINDS
-    record: Callable[..., object] = SimpleNamespace
+    LAUNCH = 3  # ticks that the host takes for one
 
     def __init__(self):
         self.now, self.records, self.completed = itertools.count(), [], None
+        self.record: Callable[..., object] = SimpleNamespace
         self.activity_enable = self.activity_disable = self.finalize = lambda *_: None
-
-    def get_timestamp(self):
-        return next(self.now)
+        self.get_timestamp = partial(next, self.now)
 
     def activity_register_callbacks(self, _requested, completed):
         self.completed = completed
@@ -53,8 +45,6 @@ class FakeGpu:
     def activity_flush_all(self, _flag):
         done, self.records = self.records, []
         self.completed(done)
-
-    LAUNCH = 3  # ticks that the host takes for one
 
     def launch(self, name, after=0, lasting=LAUNCH):
         """`after` is how long the host takes before."""
@@ -81,9 +71,6 @@ class CuptiRecord:
 class ApiRecord(CuptiRecord): ...
 
 
-class KernelRecord(CuptiRecord): ...
-
-
 @pytest.fixture
 def gpu(monkeypatch):
     """For FlashInfer's own bench_gpu_time, on a CPU."""
@@ -95,7 +82,8 @@ def gpu(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "13.0.0" if "cupti" in name else real(name))
     monkeypatch.setattr(testing, "get_l2_cache_size", lambda _device: 0)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
+    event = SimpleNamespace(record=lambda: None, elapsed_time=lambda _other: 1.0)
+    monkeypatch.setattr(torch.cuda, "Event", lambda **_how: event)
     return made
 
 
@@ -105,10 +93,6 @@ def timed(call, cpu):
 
 def in_ns(samples):
     return [tuple(None if seconds is None else round(1e9 * seconds) for seconds in sample) for sample in samples]
-
-
-def test_a_call_that_launches_is_timed(gpu, cpu):
-    assert in_ns(timed(lambda: gpu.launch("a"), cpu)) == [(3, 3)] * 3
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -139,7 +123,7 @@ def test_records_that_do_not_give_the_spans_give_no_busy_time(gpu, cpu, monkeypa
 
 def test_bench_gpu_time_reads_copies_of_records_and_hardly_any_record(gpu, cpu):
     read = Counter()
-    gpu.record = lambda **fields: (ApiRecord if "cbid" in fields else KernelRecord)(read, **fields)
+    gpu.record = lambda **fields: (ApiRecord if "cbid" in fields else CuptiRecord)(read, **fields)
     assert in_ns(timed(lambda: gpu.launch("a"), cpu)) == [(3, 3)] * 3
     seldom = dict.fromkeys(FIELDS, 2) | {"cbid": 1}  # once of each type, to compare it with the memory
     assert read == seldom | {"name": 9}
@@ -148,11 +132,7 @@ def test_bench_gpu_time_reads_copies_of_records_and_hardly_any_record(gpu, cpu):
 def test_an_older_bench_gpu_time_flushes_by_the_name_that_it_has(monkeypatch, cpu):
     """FlashInfer 0.5.3's has the same parameters, but for this one."""
     testing, seen = pytest.importorskip("flashinfer.testing"), {}
-
-    def older(_fn, l2_flush=True, **known):
-        seen.update(known, l2_flush=l2_flush)
-        return [1e-3]
-
+    older = lambda _fn, l2_flush=True, **known: seen.update(known, l2_flush=l2_flush) or [1e-3]  # noqa: E731
     monkeypatch.setattr(testing, "bench_gpu_time", older)
     for flush in (True, False):
         assert BenchGpuTime("events").sample(Work((list,), flush=flush, device=cpu), 1, 0) == [(1e-6, None)]
@@ -169,21 +149,16 @@ def test_a_flashinfer_that_is_too_old_to_measure_by_is_a_sentence(monkeypatch, h
     assert BenchGpuTime("events").missing(hopper).endswith(" has no testing.bench_gpu_time")
 
 
-def test_a_call_that_launches_nothing_is_a_sentence(gpu, cpu):
-    with pytest.raises(
-        InstrumentError, match=r"^the call launched nothing on the GPU, as a view, a remembered answer"
-    ) as failed:
-        timed(lambda: gpu, cpu)
-    assert failed.value.__suppress_context__
-
-
-def test_a_call_that_launches_something_else_each_time_is_a_sentence(gpu, cpu):
+def test_what_the_instrument_meets_is_a_sentence_without_its_lines(gpu, cpu):
     names = itertools.cycle("ab")
-    with pytest.raises(InstrumentError, match=r"^the call did not launch the same kernels each time"):
-        timed(lambda: gpu.launch(next(names)), cpu)
-
-
-def test_what_else_the_instrument_meets_is_told_without_its_lines(gpu, cpu):
+    nothing = "the call launched nothing on the GPU, as a view, a remembered answer"
+    for call, sentence in (
+        (lambda: gpu, nothing),
+        (lambda: gpu.launch(next(names)), "the call did not launch the same kernels each time"),
+    ):
+        with pytest.raises(InstrumentError, match=f"^{sentence}") as failed:
+            timed(call, cpu)
+        assert failed.value.__suppress_context__
     gpu.finalize = partial(operator.truediv, 1, 0)
     with pytest.raises(InstrumentError, match=r"^bench_gpu_time: ZeroDivisionError: division by zero$"):
         timed(lambda: gpu.launch("a"), cpu)
@@ -226,23 +201,28 @@ def test_where_kernels_wait_for_their_launches_it_is_the_host_that_is_seen(row_o
         assert "--perf-cuda-graph=on replays them without " in said
 
 
+SPREAD = {"samples": (1.0, 2.0)}
+
+
 @pytest.mark.parametrize(
-    ("number", "pause", "how"),
-    [(100, 0, {}), (1, 20, {"samples": (1.0, 2.0)}), (100, 20, {"cuda_graph": True}), (2, 0, {"samples": (1.0, 2.0)})],
+    ("number", "pause", "how", "is_bound"),
+    [
+        (100, 0, {}, False),
+        (1, 20, SPREAD, False),
+        (100, 20, {"cuda_graph": True}, False),
+        (2, 0, SPREAD, False),
+        (100, 0, SPREAD, True),  # many launches that spread are the host's too
+    ],
 )
-def test_where_they_do_not_it_is_not(row_of, number, pause, how):
+def test_where_they_do_not_it_is_not(row_of, number, pause, how, is_bound):
     found = row_of(number, pause, **how)
-    assert (found.provenance.host_bound, found.execution.notes) == (False, ())
-    assert "host" not in "".join(terminal.lines([found], (), {}))
-
-
-def test_many_launches_that_spread_are_the_hosts_too(row_of):
-    assert row_of(100, pause=0, samples=(1.0, 2.0)).provenance.host_bound is True
+    assert (found.provenance.host_bound, bool(found.execution.notes)) == (is_bound, is_bound)
+    assert ("host" in "".join(terminal.lines([found], (), {}))) == is_bound
 
 
 FAILING = """
-import functools
 import torch
+X = torch.ones(8)
 
 def broken(x, *, deep=False):
     if deep:
@@ -259,18 +239,18 @@ def chained(x):
     except LookupError as error:
         raise OSError("my own words") from error
 
-def test_function(perf): perf.time(broken, torch.ones(8))
-def test_timed(perf): perf.time(late, torch.ones(8))
-def test_reference(perf): perf.time(torch.neg, torch.ones(8), reference=lambda: broken(None))
-def test_deep(perf): perf.time(broken, torch.ones(8), deep=True)
-def test_builtin(perf): perf.time(torch.neg, torch.ones(8), torch.ones(8))
-def test_chained(perf): perf.time(chained, torch.ones(8))
+def test_function(perf): perf.time(broken, X)
+def test_timed(perf): perf.time(late, X)
+def test_reference(perf): perf.time(torch.neg, X, reference=lambda: broken(None))
+def test_deep(perf): perf.time(broken, X, deep=True)
+def test_builtin(perf): perf.time(torch.neg, X, X)
+def test_chained(perf): perf.time(chained, X)
 """
 SHOWN = """
->*perf.time(broken, torch.ones(8))
+>*perf.time(broken, X)
 >*raise LookupError(*
 E *LookupError: of my kernel
->*perf.time(late, torch.ones(8))
+>*perf.time(late, X)
 *else broken(x)
 >*raise LookupError(*
 >*reference=lambda: broken(None))
@@ -278,7 +258,7 @@ E *LookupError: of my kernel
 >*deep=True)
 >*torch.empty(2).reshape(3)
 E *RuntimeError: shape *
->*perf.time(torch.neg, torch.ones(8), torch.ones(8))
+>*perf.time(torch.neg, X, X)
 E *TypeError: neg() takes 1 *
 >*broken(x)
 >*raise LookupError(*
@@ -289,53 +269,41 @@ E *OSError: my own words
 
 
 @pytest.mark.parametrize("style", ["auto", "short"])
-def test_the_authors_lines_are_shown_and_none_of_ours(pytester, style):
-    pytester.makepyfile(test_own=FAILING)
-    result = pytester.runpytest(*QUICK, f"--tb={style}")
-    result.assert_outcomes(failed=6)
-    result.stdout.no_fnmatch_line("*pytest_flashinfer_perf*.py*")
-    result.stdout.no_fnmatch_line("*contextlib*")
-    if style != "short":
-        result.stdout.fnmatch_lines(SHOWN.split("\n")[1:-1])
+def test_the_authors_lines_are_shown_and_none_of_ours_but_in_a_full_trace(session, style):
+    done = session(f"--tb={style}", test_own=FAILING)
+    assert done.outcomes == {"failed": 6}
+    assert not re.search(r"pytest_flashinfer_perf.*\.py|contextlib", done.out)
+    if style == "auto":
+        done.says(*SHOWN.split("\n")[1:-1])
+        session("-k", "test_function", "--full-trace").says("*measure.py:*", "*verification.py:*", "*test_own.py:*")
 
 
-def test_a_call_that_launches_nothing_fails_its_test_in_its_own_line(gpu, pytester, monkeypatch):
+def test_a_call_that_launches_nothing_fails_its_test_in_its_own_line(gpu, session, monkeypatch):
     monkeypatch.setattr(BenchGpuTime, "missing", lambda *_: None)
-    pytester.makepyfile("import torch\ndef test_view(perf): perf.time(lambda x: x[:2], torch.ones(8))\n")
-    result = pytester.runpytest(*QUICK, "--perf-instrument=cupti", "--perf-cold-l2=none")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        [">*perf.time(lambda x: x[[]:2], torch.ones(8))", "E *: the call launched nothing on the *"]
-    )
-    assert len(result.outlines) < 40
+    view = "import torch\ndef test_view(perf): perf.time(lambda x: x[:2], torch.ones(8))\n"
+    done = session("--perf-instrument=cupti", "--perf-cold-l2=none", test_own=view)
+    assert done.outcomes == {"failed": 1}
+    done.says(">*perf.time(lambda x: x[[]:2], torch.ones(8))", "E *: the call launched nothing on the *")
+    assert len(done.out.splitlines()) < 40
     assert not gpu.records
 
 
-def test_a_full_trace_has_all_lines(pytester):
-    pytester.makepyfile(test_own=FAILING)
-    result = pytester.runpytest(*QUICK, "-k", "test_function", "--full-trace")
-    result.stdout.fnmatch_lines(["*measure.py:*", "*verification.py:*", "*test_own.py:*"])
+PLANTED = """
+from pytest_flashinfer_perf.routines.gemm.bmm import bmm_bf16
+
+@bmm_bf16.backend("planted")
+def _planted(p, x, how):
+    raise LookupError("no such plan")
+"""
+BMM = """
+import pytest
+
+@pytest.mark.perf_cases("bmm_bf16", "--batch_size 1 --m 4 --n 16 --k 16")
+def test_bmm(perf, case): perf(case)
+"""
 
 
-def test_the_lines_of_a_backend_are_its_authors(pytester):
-    pytester.makeconftest(
-        """
-        from pytest_flashinfer_perf.routines.gemm.bmm import bmm_bf16
-
-        @bmm_bf16.backend("planted")
-        def _planted(p, x, how):
-            raise LookupError("no such plan")
-        """
-    )
-    pytester.makepyfile(
-        """
-        import pytest
-
-        @pytest.mark.perf_cases("bmm_bf16", "--batch_size 1 --m 4 --n 16 --k 16")
-        def test_bmm(perf, case):
-            perf(case)
-        """
-    )
-    result = pytester.runpytest(*QUICK, "--perf-backends=planted")
-    result.stdout.fnmatch_lines([">*perf(case)", ">*raise LookupError*", "E *LookupError: no such plan"])
-    result.stdout.no_fnmatch_line("*pytest_flashinfer_perf*.py*")
+def test_the_lines_of_a_backend_are_its_authors(session):
+    done = session("--perf-backends=planted", conftest=PLANTED, test_own=BMM)
+    done.says(">*perf(case)", ">*raise LookupError*", "E *LookupError: no such plan")
+    assert not re.search(r"pytest_flashinfer_perf.*\.py", done.out)

@@ -1,5 +1,6 @@
 """Backends that are wrong, planted beside the honest one: the check of a case must see each."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -27,67 +28,62 @@ FP8 = BmmFp8(batch_size=2, m=24, n=64, k=128)
 MOE = CutlassFusedMoe(num_tokens=9, hidden_size=64, intermediate_size=64, num_experts=4, top_k=2)
 ROUTINES = {type(p): r for r, p in ((decode, DECODE), (mm_bf16, PRODUCT), (bmm_fp8, FP8), (cutlass_moe, MOE))}
 ROUTINES[PagedPrefill] = paged_prefill
-
-
+EVERY = (DECODE, PREFILL, PRODUCT, FP8, MOE)
 LOOK = Checking(refcheck="only")
 
 
-def seen(params, plant, checking=LOOK):
-    """What the check says of a backend that is `torch`, planted with a fault."""
+def seen(params, made, checking=LOOK):
+    """What the check says of a backend that is `torch`, but for a fault: `made()(honest, x)` launches it."""
     routine = ROUTINES[type(params)]
 
     def build(p, x, how):
-        honest = routine.backends["torch"].build(p, x, how).launch
-        return Built(plant(honest), "planted")
+        honest, fault = routine.backends["torch"].build(p, x, how).launch, made()
+        return Built(lambda x: fault(honest, x), "planted")
 
-    with_fault = replace(routine, backends={"planted": Backend("planted", build)})
-    return run_case(
-        Case(with_fault, Shape(params), "planted"), Measuring(iters=3, warmup=1), checking, devices.find("cpu")
-    )
+    case = Case(replace(routine, backends={"planted": Backend("planted", build)}), Shape(params), "planted")
+    return run_case(case, Measuring(iters=3, warmup=1), checking, devices.find("cpu")).measurement
+
+
+def right(honest, x):
+    honest(x)
+
+
+def always(fault):
+    return lambda: fault
 
 
 def after(spoil):
     """Runs honestly, then spoils the output."""
 
-    def plant(honest):
-        def launch(x):
-            honest(x)
-            spoil(x.out)
+    def launch(honest, x):
+        honest(x)
+        spoil(x.out)
 
-        return launch
-
-    return plant
+    return always(launch)
 
 
 def instead(change):
     """Runs honestly on other inputs than those it was given."""
-
-    def plant(honest):
-        def launch(x):
-            honest(change(x))
-
-        return launch
-
-    return plant
+    return always(lambda honest, x: honest(change(x)))
 
 
-def stale(honest):
+def stale():
     """Answers the call before this one."""
     kept = []
 
-    def launch(x):
+    def launch(honest, x):
         honest(x)
         kept.append(x.out.clone())
-        x.out.copy_(kept[-2] if len(kept) > 1 else kept[-1])
+        x.out.copy_(kept[-2:][0])
 
     return launch
 
 
-def cached(honest):
+def cached():
     """Takes the same pointers for the same problem."""
     known = {}
 
-    def launch(x):
+    def launch(honest, x):
         key = tuple(t.data_ptr() for t in x if isinstance(t, torch.Tensor))
         if key not in known:
             honest(x)
@@ -97,153 +93,106 @@ def cached(honest):
     return launch
 
 
-def overwriting(honest):
+def overwriting(honest, x):
     """Uses an input as its scratch."""
-
-    def launch(x):
-        honest(x)
-        (x.kv.pages if hasattr(x, "kv") else x.b).view(torch.uint8).view(-1)[-1] += 1
-
-    return launch
+    honest(x)
+    (x.kv.pages if hasattr(x, "kv") else x.b).view(torch.uint8).view(-1)[-1] += 1
 
 
 UNTIL_TIMED = 1 + 1 + 1  # the check's, the warm-up, the timed call of the last placement
 
 
-def lazy(honest):
-    """Works in its first calls only, and leaves what they wrote."""
-    calls = []
+def for_some_calls(calls, fault):
+    """Is right in its first calls only."""
 
-    def launch(x):
-        calls.append(1)
-        if len(calls) <= UNTIL_TIMED:
-            honest(x)
+    def made():
+        turns = itertools.chain([right] * calls, itertools.repeat(fault))
 
-    return launch
-
-
-def in_bf16(_honest):
-    """Adds up 16 columns at a time, in bfloat16."""
-
-    def launch(x):
-        total = torch.zeros_like(x.out)
-        for a, b in zip(x.a.split(16, -1), x.b.split(16, -1), strict=True):
-            total += (a.float() @ b.float().mT).to(x.out.dtype)
-        x.out.copy_(total)
-
-    return launch
-
-
-def set_row(value):
-    def spoil(out):
-        out[-1] = value
-
-    return spoil
-
-
-def one_nan(out):
-    out.view(-1)[7] = float("nan")
-
-
-def one_wrong(out):
-    out.view(-1)[7] += 4 * out.float().square().mean().sqrt().to(out.dtype)
-
-
-def whole_pages_only(x):
-    return x._replace(seq_lens=x.seq_lens // 16 * 16)
-
-
-def other_kv_head(x):
-    return x._replace(kv=x.kv._replace(k=x.kv.k.roll(1, 1), v=x.kv.v.roll(1, 1)))
-
-
-FAULTS = {
-    "global scale 1.02": (DECODE, PREFILL, PRODUCT, FP8, MOE, after(lambda out: out.mul_(1.02))),
-    "x2": (DECODE, PREFILL, PRODUCT, FP8, MOE, after(lambda out: out.mul_(2))),
-    "zeros": (DECODE, PREFILL, PRODUCT, FP8, MOE, after(torch.Tensor.zero_)),
-    "all NaN": (DECODE, PREFILL, PRODUCT, FP8, MOE, after(lambda out: out.fill_(float("nan")))),
-    "one NaN": (DECODE, PREFILL, PRODUCT, FP8, MOE, after(one_nan)),
-    "one wrong element": (DECODE, PREFILL, PRODUCT, FP8, MOE, after(one_wrong)),
-    "last row missing": (DECODE, PREFILL, PRODUCT, FP8, MOE, after(set_row(0))),
-    "nothing written": (DECODE, PREFILL, PRODUCT, FP8, MOE, lambda _honest: lambda _x: None),
-    "last partial page unread": (DECODE, instead(whole_pages_only)),
-    "kv head mapped wrong": (DECODE, instead(other_kv_head)),
-    "stale output of the previous call": (DECODE, PREFILL, PRODUCT, FP8, MOE, stale),
-    "cached answer for the same pointers": (DECODE, PREFILL, PRODUCT, FP8, MOE, cached),
-    "accumulated in bf16": (PRODUCT, in_bf16),
-    "input overwritten": (DECODE, PRODUCT, FP8, overwriting),
-}
-EACH = [pytest.param(p, plant, id=f"{name}-{type(p).__name__}") for name, (*ps, plant) in FAULTS.items() for p in ps]
-
-
-@pytest.mark.parametrize(("params", "plant"), EACH)
-def test_a_planted_fault_is_caught(params, plant):
-    with pytest.raises(WrongAnswerError):
-        seen(params, plant)
-
-
-@pytest.mark.parametrize("params", [DECODE, PREFILL, PRODUCT, FP8, MOE], ids=lambda p: type(p).__name__)
-def test_an_honest_backend_is_not(params):
-    assert seen(params, lambda honest: honest).measurement.verdict.faults == ()
-
-
-def test_a_causal_mask_that_is_off_by_one_is_caught():
-    def one_key_more(_honest):
-        def launch(x):
-            for i, (rows, keys) in enumerate(x.lens.spans):
-                count, tokens = rows.stop - rows.start, keys.stop - keys.start
-                k, v = (_pages(side, x.table.block_tables[i], tokens) for side in (x.k, x.v))
-                ends = torch.arange(tokens - count, tokens)[None] + 2
-                gathered = (k[None].float(), v[None].float())
-                x.out[rows] = _shared.folded_sdpa(x.q[rows][None], gathered, ends, PREFILL.scale)[0].to(x.out.dtype)
+        def launch(honest, x):
+            next(turns)(honest, x)
 
         return launch
 
-    with pytest.raises(WrongAnswerError):
-        seen(PREFILL, one_key_more)
+    return made
+
+
+def in_bf16(_honest, x):
+    """Adds up 16 columns at a time, in bfloat16."""
+    total = torch.zeros_like(x.out)
+    for a, b in zip(x.a.split(16, -1), x.b.split(16, -1), strict=True):
+        total += (a.float() @ b.float().mT).to(x.out.dtype)
+    x.out.copy_(total)
+
+
+def causal_by_one_key_more(_honest, x):
+    for i, (rows, keys) in enumerate(x.lens.spans):
+        count, tokens = rows.stop - rows.start, keys.stop - keys.start
+        k, v = (_pages(side, x.table.block_tables[i], tokens) for side in (x.k, x.v))
+        ends = torch.arange(tokens - count, tokens)[None] + 2
+        gathered = (k[None].float(), v[None].float())
+        x.out[rows] = _shared.folded_sdpa(x.q[rows][None], gathered, ends, PREFILL.scale)[0].to(x.out.dtype)
 
 
 def _pages(side, owned, tokens):
     return side[owned].transpose(0, 1).flatten(1, 2)[:, :tokens]
 
 
+def one_wrong(out):
+    out.view(-1)[7] += 4 * out.float().square().mean().sqrt().to(out.dtype)
+
+
+def other_kv_head(x):
+    return x._replace(kv=x.kv._replace(k=x.kv.k.roll(1, 1), v=x.kv.v.roll(1, 1)))
+
+
+nothing = lambda _honest, _x: None  # noqa: E731
+FAULTS = {
+    "global scale 1.02": (EVERY, after(lambda out: out.mul_(1.02))),
+    "x2": (EVERY, after(lambda out: out.mul_(2))),
+    "zeros": (EVERY, after(torch.Tensor.zero_)),
+    "one NaN": (EVERY, after(lambda out: out.view(-1)[7].fill_(torch.nan))),
+    "one wrong element": (EVERY, after(one_wrong)),
+    "last row missing": (EVERY, after(lambda out: out[-1].zero_())),
+    "nothing written": (EVERY, always(nothing)),
+    "last partial page unread": ([DECODE], instead(lambda x: x._replace(seq_lens=x.seq_lens // 16 * 16))),
+    "kv head mapped wrong": ([DECODE], instead(other_kv_head)),
+    "causal mask off by one": ([PREFILL], always(causal_by_one_key_more)),
+    "stale output of the previous call": (EVERY, stale),
+    "cached answer for the same pointers": (EVERY, cached),
+    "accumulated in bf16": ([PRODUCT], always(in_bf16)),
+    "input overwritten": ([DECODE, PRODUCT, FP8], always(overwriting)),
+}
+EACH = [pytest.param(p, made, id=f"{name}-{type(p).__name__}") for name, (ps, made) in FAULTS.items() for p in ps]
+
+
+@pytest.mark.parametrize(("params", "made"), EACH)
+def test_a_planted_fault_is_caught(params, made):
+    with pytest.raises(WrongAnswerError):
+        seen(params, made)
+
+
+@pytest.mark.parametrize("params", EVERY, ids=lambda p: type(p).__name__)
+def test_an_honest_backend_is_not(params):
+    assert seen(params, always(right)).verdict.faults == ()
+
+
 def test_a_call_that_goes_wrong_while_it_is_timed_is_caught():
-    def tired(honest):
-        calls = []
-
-        def launch(x):
-            honest(x)
-            calls.append(1)
-            if len(calls) >= UNTIL_TIMED:
-                x.out.mul_(1.1)
-
-        return launch
-
-    assert seen(DECODE, tired).measurement.verdict.faults == ()
     with pytest.raises(WrongAnswerError, match="of a timed call, output 0"):
-        seen(DECODE, tired, Checking())
+        seen(DECODE, for_some_calls(UNTIL_TIMED - 1, after(torch.Tensor.zero_)()), Checking())
 
 
-@pytest.mark.parametrize("plant", [lazy, cached, stale])
+@pytest.mark.parametrize("made", [for_some_calls(UNTIL_TIMED, nothing), cached, stale])
 @pytest.mark.parametrize("params", [DECODE, FP8, MOE], ids=lambda p: type(p).__name__)
-def test_what_the_timed_calls_do_not_show_one_more_call_does(params, plant):
+def test_what_the_timed_calls_do_not_show_one_more_call_does(params, made):
     """By then the inputs are others, and the outputs are filled with NaN again."""
     with pytest.raises(WrongAnswerError, match=r"^of one more call with its activations negated"):
-        seen(params, plant, Checking())
+        seen(params, made, Checking())
 
 
 def test_what_was_turned_is_turned_back():
     before = decode.inputs(DECODE, torch.Generator().manual_seed(42), torch.device("cpu")).q
     asked = []
-
-    def watched(honest):
-        def launch(x):
-            asked.append(x.q.clone())
-            honest(x)
-
-        return launch
-
-    seen(DECODE, watched, Checking())
+    seen(DECODE, always(lambda honest, x: asked.append(x.q.clone()) or honest(x)), Checking())
     assert len(asked) > 4
     assert all(torch.equal(q, before) for q in asked[:-1])
     assert torch.equal(asked[-1], -before)
@@ -261,15 +210,13 @@ def test_a_wrong_answer_says_all_that_was_seen():
 
 def test_an_input_that_was_changed_is_named():
     with pytest.raises(WrongAnswerError, match=r"^the call changed its input \(64, 4096\) of bfloat16: return it, or"):
-        seen(PRODUCT, overwriting)
+        seen(PRODUCT, always(overwriting))
 
 
-def test_a_sample_sees_what_is_in_it():
+def test_a_sample_sees_what_is_in_it(monkeypatch):
     """The first and the last row always are."""
+    monkeypatch.setattr(check, "BUDGET_CPU", 1e8)
     big = replace(PRODUCT, m=512, n=512)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(check, "BUDGET_CPU", 1e8)
-        found = seen(big, lambda honest: honest).measurement
-        assert 2 <= len(found.sample.chosen) < 40
-        with pytest.raises(WrongAnswerError, match=r"worst at \[511, "):
-            seen(big, after(set_row(0)))
+    assert 2 <= len(seen(big, always(right)).sample.chosen) < 40
+    with pytest.raises(WrongAnswerError, match=r"worst at \[511, "):
+        seen(big, after(lambda out: out[-1].zero_()))
