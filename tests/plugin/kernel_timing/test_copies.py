@@ -85,11 +85,6 @@ def tagged():
     return made
 
 
-def inference():
-    with torch.inference_mode():
-        return drawn(4, 4)
-
-
 def with_grad():
     weight = Parameter(drawn(4, 4))
     weight.grad = drawn(4, 4)
@@ -116,22 +111,18 @@ class Output(collections.OrderedDict):
 COPIED = {
     "a tensor": lambda: drawn(4, 4),
     "a parameter": lambda: Parameter(drawn(4, 4)),
-    "a frozen parameter": lambda: Parameter(drawn(4, 4), requires_grad=False),
     "a parameter with a gradient": with_grad,
     "a leaf": lambda: drawn(4, 4).requires_grad_(),
     "conjugate": lambda: complex_drawn().conj(),
-    "adjoint": lambda: complex_drawn().mH,
     "negative": lambda: complex_drawn().conj().imag,
     "transposed": lambda: drawn(4, 6).mT,
     "with gaps": lambda: drawn(8, 8)[::2, ::3],
     "expanded": lambda: drawn(4, 1).expand(4, 9),
     "windows": lambda: drawn(9).unfold(0, 4, 2),
     "empty": lambda: [drawn(0, 4), drawn(4)],
-    "no dimension": lambda: torch.tensor(3.0),
     "an odd offset": lambda: torch.arange(40, dtype=torch.int8)[3:8],
-    "inference": inference,
+    "inference": lambda: torch.inference_mode()(drawn)(4, 4),
     "a subclass": tagged,
-    "a subclass of Parameter": lambda: Parameter(drawn(4, 4).as_subclass(Tagged)),
     "attributes": lambda: setattr(tensor := drawn(4), "scale", drawn(2)) or tensor,
     "a named tuple": lambda: Pair(drawn(4), drawn(4)),
     "a tuple of another constructor": lambda: Point(drawn(4), 3),

@@ -2,27 +2,16 @@
 
 import pytest
 import torch
-from own_calls import drawn, seen
 
-from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.measurement import verification
-
-
-def test_rows_that_change_places_are_a_change():
-    x = drawn(64, 2048)
-    with pytest.raises(WrongAnswerError, match=r"^the call changed its input"):
-        seen(lambda x: x.copy_(x.flip(0)) is None, x)
 
 
 def test_what_is_next_to_a_view_is_left_alone():
     """Others may keep their own beside it."""
     whole = torch.arange(16.0)
-    kept = []
     [halved] = verification.changes_of_inputs((whole[4:8],), ())
     with halved.made():
-        kept.append(whole.clone())
-    assert torch.equal(kept[0][4:8], torch.arange(4.0, 8.0) / 2)
-    assert torch.equal(torch.cat([kept[0][:4], kept[0][8:]]), torch.cat([whole[:4], whole[8:]]))
+        assert whole.tolist() == [0, 1, 2, 3, 2, 2.5, 3, 3.5, *range(8, 16)]
     assert torch.equal(whole, torch.arange(16.0))
 
 

@@ -1,6 +1,7 @@
 """Whatever a call changes of its inputs is found."""
 
 import itertools
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -42,30 +43,24 @@ def test_the_same_bits_of_all_or_some_words_are_found(size, seed, dtype, data):
 
 
 @given(SIZES, st.integers(0, 9), st.data())
-def test_a_single_bit_is_found(size, seed, data):
+def test_a_single_bit_and_permutations_are_found(size, seed, data):
+    """Of bytes, words, rows, and blocks that are multiplied at once."""
     raw = memory(size, seed)
     after = raw.clone()
     after[data.draw(st.integers(0, size - 1))] ^= 1 << data.draw(st.integers(0, 7))
     assert is_found(raw, after)
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-@given(st.integers(1, 3 * fingerprint.COLUMNS), st.sampled_from([-1.0, 2.0, 0.5, 3.0, 0.0, -0.5]), st.booleans())
-def test_scalings_are_found(dtype, count, factor, same):
-    x = torch.ones(count, dtype=dtype) if same else torch.arange(1, count + 1).to(dtype)
-    assume(not torch.equal(x, x * factor))
-    assert is_found(x.view(torch.uint8), (x * factor).view(torch.uint8))
-
-
-@given(SIZES, st.integers(0, 9), st.data())
-def test_permutations_are_found(size, seed, data):
-    """Of bytes, words, rows, and blocks that are multiplied at once."""
     unit = data.draw(st.sampled_from([1, 2, 4, 8, ROW, fingerprint.ROWS * ROW]))
-    raw = memory(size // unit * unit, seed)
+    raw = raw[: size // unit * unit]
     units = raw.view(-1, unit) if len(raw) else raw[None]
     moved = data.draw(st.sampled_from([units.flip(0), units.roll(1, 0), units[torch.randperm(len(units))]])).flatten()
-    assume(not torch.equal(moved, raw))
-    assert is_found(raw, moved)
+    assert torch.equal(moved, raw) or is_found(raw, moved)
+
+
+@given(st.sampled_from(FLOATS), st.integers(1, 3 * fingerprint.COLUMNS), st.booleans())
+def test_scalings_are_found(dtype, count, same):
+    x = torch.ones(count, dtype=dtype) if same else torch.arange(1, count + 1).to(dtype)
+    for factor in (-1.0, 2.0, 0.5, 3.0, 0.0, -0.5):
+        assert torch.equal(x, x * factor) or is_found(x.view(torch.uint8), (x * factor).view(torch.uint8))
 
 
 CHANGES = {
@@ -91,17 +86,13 @@ def test_a_call_that_changes_its_input_is_found(dtype):
 
 
 def test_what_was_found_in_use_is_wrong():
-    x = drawn(1024, dtype=torch.float64)
-    for call in (
-        lambda z: z.neg_().square().clone(),
-        lambda z: (z.mul_(2) > 0).float(),
-        lambda z: z.neg_().abs().clone(),
-    ):
-        with pytest.raises(WrongAnswerError, match=r"^the call changed its input \(1024,\) of float64: return it"):
+    x, changed = drawn(1024, dtype=torch.float64), r"^the call changed its input \(1024,\) of float64: return it"
+    for call in (lambda z: z.neg_().square().clone(), lambda z: (z.mul_(2) > 0).float()):
+        with pytest.raises(WrongAnswerError, match=changed):
             seen(call, x.clone())
-    ones = torch.ones(1 << 24)
-    with pytest.raises(WrongAnswerError, match="changed its input"):
-        seen(lambda z: z.neg_() is None, ones)
+    for big, call in ((torch.ones(1 << 24), torch.neg_), (drawn(64, 2048), lambda z: z.copy_(z.flip(0)))):
+        with pytest.raises(WrongAnswerError, match="changed its input"):
+            seen(lambda z, call=call: call(z) is None, big)
 
 
 @pytest.mark.parametrize("dtype", [*WORDS, *FLOATS, *NARROW, torch.bool, torch.uint8])
@@ -116,21 +107,16 @@ def test_every_type_has_a_fingerprint(dtype):
 
 def test_an_input_beside_an_output_is_verified_byte_by_byte():
     """Of one storage: rows in turn, so that the ranges of both overlap."""
-    for part in (lambda whole: (whole[:, :4], whole[:, 4:]), lambda whole: (whole[:8], whole[8:])):
-        whole = drawn(16, 8)
-        x, out = part(whole)
-
-        def clean(x, out):
-            out.copy_(-x)
-
-        def dirty(x, out):
-            out.copy_(-x)
-            x[-1, -1] += 1
-
-        assert seen(clean, x, out, out=out, reference=lambda x=x: -x).verdict.faults == ()
-        with pytest.raises(WrongAnswerError, match="changed its input"):
-            seen(dirty, x, out, out=out)
     whole = drawn(16, 8)
+    for x, out in ((whole[:, :4], whole[:, 4:]), (whole[:8], whole[8:])):
+        for more in (0, 1):
+
+            def call(x, out, more=more):
+                out.copy_(-x)
+                x[-1, -1] += more
+
+            with nullcontext() if more == 0 else pytest.raises(WrongAnswerError, match="changed its input"):
+                assert seen(call, x, out, out=out, reference=lambda x=x: -x).checks
     part = whole[:4]
     assert seen(lambda _whole, out: out.zero_(), whole, part, out=part, reference=torch.zeros(4, 8)).samples
 
@@ -147,14 +133,10 @@ MOVED = {
 
 
 @pytest.mark.parametrize("name", MOVED)
-@pytest.mark.parametrize("returned", [False, True])
-def test_arguments_that_are_exchanged_are_wrong(name, returned):
-    def call(x, items):
-        MOVED[name](x, items)
-        return x if returned else None
-
-    with pytest.raises(WrongAnswerError, match=r"^the call exchanged or reshaped a tensor among its arguments"):
-        seen(call, drawn(4, 6), [drawn(4, 6)])
+def test_arguments_that_are_exchanged_are_wrong(name):
+    for answer in (lambda x: x, lambda _x: None):
+        with pytest.raises(WrongAnswerError, match=r"^the call exchanged or reshaped a tensor among its arguments"):
+            seen(lambda x, items, answer=answer: [MOVED[name](x, items), answer(x)][1], drawn(4, 6), [drawn(4, 6)])
 
 
 def test_an_output_may_be_resized_by_the_call_that_writes_it():
