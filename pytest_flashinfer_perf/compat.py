@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,8 @@ from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.kernel_timing.instruments import InstrumentError
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.measurement import recorded_program
-from pytest_flashinfer_perf.measurement.measure import Measurement, measure
+from pytest_flashinfer_perf.measurement.call import CallSpec
+from pytest_flashinfer_perf.measurement.measure import Measurement, measure_call
 from pytest_flashinfer_perf.rows.formatting import duration
 from pytest_flashinfer_perf.spec.nested import tensors
 
@@ -53,33 +54,20 @@ class CompatError(FlashinferPerfError, ValueError):
     """An argument of another project's function that has no meaning here."""
 
 
-@dataclass(frozen=True)
-class TimedCall:
-    """What the programs of these projects time: mostly a function that holds its tensors, sometimes with arguments."""
-
-    fn: Callable[..., object]
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-    def __call__(self) -> object:
-        return self.fn(*self.args, **self.kwargs)
+Timer = Callable[[CallSpec, Mapping[str, Any]], Measurement]
 
 
-Timer = Callable[[TimedCall, Mapping[str, Any]], Measurement]
-
-
-def unchecked(call: TimedCall, how: Measuring, device: str, name: str = "") -> Measurement:
+def unchecked(call: CallSpec, how: Measuring, device: str, name: str = "") -> Measurement:
     """By events what CUPTI cannot time: a program that ran with the original function goes on."""
-    off = Checking(refcheck="off")
-    timed = partial(measure, call.fn, call.args, call.kwargs, checking=off, device=device, name=name)
+    timed = partial(measure_call, call, checking=Checking(refcheck="off"), device=device, name=name)
     try:
-        return timed(measuring=how)
+        return timed(how)
     except InstrumentError as error:
-        seen = timed(measuring=how.changed_by({"instrument": "events"}))
+        seen = timed(how.changed_by({"instrument": "events"}))
         return replace(seen, timing=replace(seen.timing, fallback=f"measured with events, not cupti: {error}"))
 
 
-def _without_row(call: TimedCall, asked: Mapping[str, Any]) -> Measurement:
+def _without_row(call: CallSpec, asked: Mapping[str, Any]) -> Measurement:
     instructions = recorded_program.instructions()
     if instructions is not None:
         return instructions.timed(partial(unchecked, call), asked)
@@ -128,7 +116,7 @@ def bench_gpu_time(  # noqa: PLR0913, PLR0917 - the signature is FlashInfer's
         num_iters_within_graph=num_iters_within_graph != 10,
         aggregate_op=aggregate_op is not max,
     )
-    call = TimedCall(fn, tuple(input_args), dict(input_kwargs or {}))
+    call = CallSpec(fn, tuple(input_args), dict(input_kwargs or {}))
     how = {"cold_l2": "rotate" if (cold_l2_cache if l2_flush is None else l2_flush) else "none", "iters": repeat_iters}
     return _milliseconds(call, dry_run_iters, dry_run_time_ms, repeat_time_ms, use_cuda_graph=use_cuda_graph, **how)
 
@@ -145,7 +133,7 @@ def do_bench(  # noqa: PLR0913, PLR0917 - the signature is Triton's
     if return_mode not in SUMMARIES:
         raise CompatError(f"return_mode is one of {', '.join(SUMMARIES)}, got {return_mode!r}")
     call = fn if grad_to_none is None else partial(_without_gradients, fn, grad_to_none)
-    times = _milliseconds(TimedCall(call), None, warmup, rep, use_cuda_graph=False)
+    times = _milliseconds(CallSpec(call), None, warmup, rep, use_cuda_graph=False)
     if quantiles is None:
         return SUMMARIES[return_mode](times)
     found = [_quantile(times, share) for share in quantiles]
@@ -160,12 +148,12 @@ def run_bench(
     rep_ms: float = 100,
 ) -> tuple[float, ...]:
     """Milliseconds: those quantiles, or the median alone, as `sglang.benchmark.bench_utils.run_bench` returns them."""
-    times = _milliseconds(TimedCall(fn), None, warmup_ms, rep_ms, use_cuda_graph=use_cuda_graph)
+    times = _milliseconds(CallSpec(fn), None, warmup_ms, rep_ms, use_cuda_graph=use_cuda_graph)
     return tuple(_quantile(times, share) for share in ((0.5,) if quantiles is None else quantiles))
 
 
 def _milliseconds(
-    call: TimedCall,
+    call: CallSpec,
     dry_run_iters: int | None,
     dry_run_ms: float,
     repeat_ms: float,
@@ -180,7 +168,7 @@ def _milliseconds(
         warmup = _calls_in(dry_run_ms, call) if dry_run_iters is None else dry_run_iters
         graph = "on" if use_cuda_graph and torch.cuda.is_available() else "off"
         if _device() != "cpu" and not any(tensor.is_cuda for tensor in tensors((call.args, call.kwargs))):
-            call = TimedCall(call)  # arguments on the host, as of a plan, do not say where the call runs
+            call = CallSpec(call)  # arguments on the host, as of a plan, do not say where the call runs
         seen = _timers[-1](call, {"warmup": warmup, "max_time": repeat_ms / 1e3, "cuda_graph": graph, **how})
     if why := _beside_kernels(seen):
         warnings.warn(f"pytest_flashinfer_perf.compat: {why}", stacklevel=3)
@@ -207,7 +195,7 @@ def _device() -> str:
     return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
 
 
-def _calls_in(milliseconds: float, call: TimedCall) -> int:
+def _calls_in(milliseconds: float, call: CallSpec) -> int:
     """The number of calls that fit into this time, at least one; the first may compile and does not count."""
     device = devices.find(_device())
     call()

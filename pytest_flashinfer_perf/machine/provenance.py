@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from pytest_flashinfer_perf.machine.requirements import PROJECT, version
 
 if TYPE_CHECKING:
+    import pytest
+
     from pytest_flashinfer_perf.machine.devices import Device
 
 DISTRIBUTIONS = {

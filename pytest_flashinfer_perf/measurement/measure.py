@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import Check, Sample
-from pytest_flashinfer_perf.config.option import is_finite
 from pytest_flashinfer_perf.config.settings import Asked, Checking, Measuring
 from pytest_flashinfer_perf.kernel_timing import host, planted_work
-from pytest_flashinfer_perf.kernel_timing.copies import plain, storage
 from pytest_flashinfer_perf.kernel_timing.instruments import Work
 from pytest_flashinfer_perf.kernel_timing.run import NOT_TIMED, Timing, Verify, run, uses_graph
 from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measurement import refusals, verification
+from pytest_flashinfer_perf.measurement.call import CallSpec, Reference
 from pytest_flashinfer_perf.measurement.fingerprint import Fingerprint
 from pytest_flashinfer_perf.measurement.verification import NOT_KEPT, CheckResult, Examination, Expected, Outputs
-from pytest_flashinfer_perf.ranks import joined
-from pytest_flashinfer_perf.ranks import timing as together
-from pytest_flashinfer_perf.spec import dtypes
 from pytest_flashinfer_perf.spec.nested import tensors
 
 NO_CHECKS, CHECKING = CheckResult(), Checking()
-Reference = Outputs | Callable[[], Outputs]
 
 
 @dataclass(frozen=True)
@@ -80,6 +71,22 @@ class Measurement:
         return None if self.bytes is None else self.bytes / self.median / 1e12
 
 
+class TimeCalls(Protocol):
+    """Times a target: one process by itself, as `alone` does, or several that make each call together."""
+
+    def __call__(
+        self, target: Target, measuring: Measuring, device: Device, *, cuda_graph: bool, verify: Verify
+    ) -> Timing: ...
+
+
+def alone(target: Target, measuring: Measuring, device: Device, *, cuda_graph: bool, verify: Verify) -> Timing:
+    """With what the call costs the host, which is timed last: its memory is the allocator's, and no longer poisoned."""
+    timing = run(target, measuring, device, cuda_graph=cuda_graph, verify=verify)
+    seen, why_not = host.measured(target, device, timing.median, timing.seen.calls)
+    notes = timing.notes if why_not in ("", *timing.notes) else (*timing.notes, why_not)
+    return replace(timing, seen=replace(timing.seen, host=seen), notes=notes)
+
+
 def measure(  # noqa: PLR0913 - one argument per property of a call
     fn: Callable[..., object],
     args: tuple[Any, ...] = (),
@@ -102,65 +109,38 @@ def measure(  # noqa: PLR0913 - one argument per property of a call
     if no argument is a tensor, `name` is that of the NVTX range around the timed calls, and `flops_dtype` is the type
     in which the FLOPs are computed, if that is not the type of the arguments.
     """
-    refusals.refuse_arguments((args, kwargs))
-    computed_in = dtypes.computed_in(flops_dtype, tensors((args, kwargs)))
-    _verify_work(flops=flops, bytes=bytes)
-    outputs = () if out is None else _tensors("out must be", out)
-    passed_on = {"out": out} if outputs and _takes_out(fn, (args, kwargs), outputs) else {}
-    given = {**(kwargs or {}), **passed_on}
-    target = Target(fn, args, given, outputs, name, obstacle=refusals.obstacle((args, given, outputs)))
+    call = CallSpec(fn, args, kwargs or {}, flops, bytes, flops_dtype, reference, out)
+    return measure_call(call, Measuring().changed_by(measuring), checking or CHECKING, device=device, name=name)
+
+
+def measure_call(  # noqa: PLR0913 - one argument per part of a measurement
+    call: CallSpec,
+    measuring: Measuring,
+    checking: Checking = CHECKING,
+    *,
+    device: str | None = None,
+    name: str = "",
+    time_calls: TimeCalls = alone,
+) -> Measurement:
+    """Check and time what a description says; `device` is that of a call without tensors."""
+    target = call.target(name)
+    computed_in = call.computed_in
     where = devices.find(_device_of(target) or device or "auto")
-    measuring, checking = Measuring().changed_by(measuring), checking or Checking()
-    expected = Expected(()) if checking.off else _expected(reference, target)
+    expected = Expected(()) if checking.off else call.expected(target)
     graph = uses_graph(measuring, where, by_default=False)
-    measured = measure_target(target, expected, measuring, checking, where, cuda_graph=graph)
-    return replace(measured, flops=flops, bytes=bytes, flops_dtype=computed_in)
-
-
-def _verify_work(**declared: float | None) -> None:
-    for name, value in declared.items():
-        if value is not None and not is_finite(value):
-            raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
-
-
-def _tensors(must: str, given: object) -> tuple[Tensor, ...]:
-    found = tuple(tensors(given))
-    if not found:
-        raise TypeError(f"{must} a tensor or several of them, got {type(given).__name__}")
-    refusals.refuse_tensors(must.partition(" ")[0], given)
-    return found
-
-
-def _expected(reference: Reference, target: Target) -> Expected:
-    if reference is None:
-        return Expected(())
-    if not callable(reference):
-        return Expected(_apart(_tensors("reference must be", reference), target))
-    answer = partial(_answer, reference, target)
-    changes = verification.changes_of_inputs((target.args, dict(target.kwargs)), target.outputs)
-    return Expected(answer(), again=partial(_again, answer), changes=tuple(changes))
-
-
-def _answer(reference: Callable[[], Outputs], target: Target) -> tuple[Tensor, ...]:
-    return _apart(_tensors("reference must return", reference()), target)
-
-
-def _apart(answer: tuple[Tensor, ...], target: Target) -> tuple[Tensor, ...]:
-    """Copy tensors of the answer that share memory with those of the call, which would change them."""
-    shared = {storage(t) for t in tensors((target.args, dict(target.kwargs), target.outputs))}
-    return tuple(plain(t).clone() if storage(t) in shared else plain(t) for t in answer)
-
-
-def _again(answer: Callable[[], tuple[Tensor, ...]]) -> Expected | None:
-    """The answer to changed inputs; None if the reference fails for them, as a factorisation may."""
-    try:
-        return Expected(answer())
-    except Exception:  # noqa: BLE001 - it succeeded for the original inputs
-        return None
+    measured = measure_target(target, expected, measuring, checking, where, cuda_graph=graph, time_calls=time_calls)
+    return replace(measured, flops=call.flops, bytes=call.bytes, flops_dtype=computed_in)
 
 
 def measure_target(  # noqa: PLR0913 - one argument per part of a measurement
-    target: Target, expected: Expected, measuring: Measuring, checking: Checking, device: Device, *, cuda_graph: bool
+    target: Target,
+    expected: Expected,
+    measuring: Measuring,
+    checking: Checking,
+    device: Device,
+    *,
+    cuda_graph: bool,
+    time_calls: TimeCalls = alone,
 ) -> Measurement:
     """Check the answer, time the call, and check the answer of a timed call: a wrong answer never gets a time."""
     results: list[CheckResult] = []
@@ -168,8 +148,11 @@ def measure_target(  # noqa: PLR0913 - one argument per part of a measurement
     def record(result: CheckResult) -> None:
         results.append(result if checking.allow_output_mismatch else result.raise_if_wrong())
 
+    # The first answer, whose outputs were poisoned before.
     examined = Examination(target, expected, device, None if checking.off else Fingerprint(target))
     record(examined.first())
+
+    # What is timed: with --perf-plant the call and more work behind it.
     more = planted_work.planned(measuring, device, cuda_graph=cuda_graph)
     slowed = more.behind(target)
 
@@ -179,11 +162,12 @@ def measure_target(  # noqa: PLR0913 - one argument per part of a measurement
         if timed is slowed:
             record(examined.once_more(work.calls[0]))
 
+    # Without times, one more call by other inputs; else the times, each placement's last answer verified.
     if checking.only:
         record(examined.once_more(target))
         timing = NOT_TIMED
     else:
-        timing = _timed(slowed, measuring, device, cuda_graph=cuda_graph, verify=verify)
+        timing = time_calls(slowed, measuring, device, cuda_graph=cuda_graph, verify=verify)
     return Measurement(
         timing,
         device,
@@ -193,31 +177,6 @@ def measure_target(  # noqa: PLR0913 - one argument per part of a measurement
         peak_memory_bytes=_peak_memory(device),
         planted=more.seconds,
     )
-
-
-def _timed(target: Target, measuring: Measuring, device: Device, *, cuda_graph: bool, verify: Verify) -> Timing:
-    """By this process alone, or together with the other ranks of its group."""
-    ranks = joined.here()
-    if ranks is not None:
-        return together.run(ranks, target, measuring, cuda_graph=cuda_graph, verify=verify)
-    return _on_host(target, device, run(target, measuring, device, cuda_graph=cuda_graph, verify=verify))
-
-
-def _on_host(target: Target, device: Device, timing: Timing) -> Timing:
-    """With what the call costs the host, which is timed last: its memory is the allocator's, and no longer poisoned."""
-    seen, why_not = host.measured(target, device, timing.median, timing.seen.calls)
-    notes = timing.notes if why_not in ("", *timing.notes) else (*timing.notes, why_not)
-    return replace(timing, seen=replace(timing.seen, host=seen), notes=notes)
-
-
-def _takes_out(fn: Callable[..., object], arguments: Any, out: tuple[Tensor, ...]) -> bool:
-    if any(given is written for given in tensors(arguments) for written in out):
-        return False
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except ValueError:  # torch's own functions have no signature to read, and take out=
-        return True
-    return any(p.name == "out" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def _device_of(target: Target) -> str | None:

@@ -21,7 +21,7 @@ from pytest_flashinfer_perf.machine import capability, devices, garbage
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import autotune, verification
 from pytest_flashinfer_perf.measurement.autotune import Choice
-from pytest_flashinfer_perf.measurement.measure import Measurement, measure_target
+from pytest_flashinfer_perf.measurement.measure import Measurement, TimeCalls, alone, measure_target
 from pytest_flashinfer_perf.measurement.verification import Expected
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.session import case_endings, time_limit
@@ -101,8 +101,14 @@ def check_answer(routine: str | AnyRoutine, backend: str, params: Any, seed: int
     run_case(case, Measuring(), Checking(refcheck="only"), devices.find(device))
 
 
-def run_case(
-    case: Case, measuring: Measuring, checking: Checking, device: Device, most_gib: float | None = None
+def run_case(  # noqa: PLR0913 - one argument per part of a measurement
+    case: Case,
+    measuring: Measuring,
+    checking: Checking,
+    device: Device,
+    most_gib: float | None = None,
+    *,
+    time_calls: TimeCalls = alone,
 ) -> CaseResult:
     """Check a case and measure it; raises CannotRunError, WrongAnswerError or OutOfMemoryError."""
     reason = obstacle(case, device, most_gib)
@@ -112,7 +118,7 @@ def run_case(
     if device.is_gpu:
         garbage.freeze_imports()
     try:
-        return _measured(case, measuring, checking, device)
+        return _measured(case, measuring, checking, device, time_calls)
     except CompileError:
         raise
     except (RuntimeError, MemoryError) as error:
@@ -127,11 +133,15 @@ def run_case(
     raise OutOfMemoryError(f"out of memory, where {_footprint(case):.1f} GiB were estimated: {ran_out}")
 
 
-def _measured(case: Case, measuring: Measuring, checking: Checking, device: Device) -> CaseResult:
+def _measured(
+    case: Case, measuring: Measuring, checking: Checking, device: Device, time_calls: TimeCalls
+) -> CaseResult:
     if device.is_gpu:
         torch.cuda.reset_peak_memory_stats(device.torch)
     made = prepared(case, measuring, checking, device)
-    measurement = measure_target(made.target, made.expected, measuring, checking, device, cuda_graph=made.cuda_graph)
+    measurement = measure_target(
+        made.target, made.expected, measuring, checking, device, cuda_graph=made.cuda_graph, time_calls=time_calls
+    )
     choice, resolved = made.choice, made.resolved
     if choice and resolved == "auto":
         resolved = choice.backend(case.routine.backends)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,10 +18,12 @@ from pytest_flashinfer_perf.config.settings import Asked, Checking, Measuring, M
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import peaks, row
 from pytest_flashinfer_perf.measurement.autotune import CacheError
-from pytest_flashinfer_perf.measurement.measure import Measurement, Reference, measure
+from pytest_flashinfer_perf.measurement.call import CallSpec, Reference
+from pytest_flashinfer_perf.measurement.measure import Measurement, TimeCalls, alone, measure_call
 from pytest_flashinfer_perf.measurement.one_case import OutOfMemoryError, obstacle, run_case
 from pytest_flashinfer_perf.measurement.verification import Outputs
 from pytest_flashinfer_perf.ranks import asked, joined
+from pytest_flashinfer_perf.ranks import timing as together
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.rows.row import Identity, Row
 from pytest_flashinfer_perf.rows.run_file import Roof
@@ -120,7 +123,8 @@ class Perf:
             pytest.skip(known.sentence)
         checking = case.options.applied_to_checks(self._settings.checking)
         measuring = self._measuring if self._only_once else case.options.applied_to(self._measuring, self._device)
-        result = run_case(case, measuring, checking, self._device, self._settings.max_memory)
+        limit, time_calls = self._settings.max_memory, self._time_calls
+        result = run_case(case, measuring, checking, self._device, limit, time_calls=time_calls)
         if self._settings.checking.only:
             self._checked(result.measurement)
         else:
@@ -163,39 +167,38 @@ class Perf:
 
         `measuring` has the fields of Measuring that differ from the run's options for this call.
         """
-        work = {"flops": flops, "bytes": bytes, "flops_dtype": flops_dtype, "reference": reference, "out": out}
-        return self._timed(fn, args, kwargs, measuring, {**work, "checking": self._settings.checking})
+        call = CallSpec(fn, args, kwargs, flops, bytes, flops_dtype, reference, out)
+        return self._timed(call, measuring, self._settings.checking)
 
-    def unchecked(self, call: compat.TimedCall, measuring: Asked) -> Measurement:
+    def unchecked(self, call: CallSpec, measuring: Asked) -> Measurement:
         """Time a call of one of the functions in compat.py, which says neither what it writes nor what is right."""
         if self._settings.checking.only:
             pytest.skip("--perf-refcheck=only: this call has no reference")
-        return self._timed(call.fn, call.args, call.kwargs, measuring, {"checking": Checking(refcheck="off")})
+        return self._timed(call, measuring, Checking(refcheck="off"))
 
-    def _timed(
-        self,
-        fn: Callable[..., object],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        measuring: Asked,
-        work: Mapping[str, Any],
-    ) -> Measurement:
+    def _timed(self, call: CallSpec, measuring: Asked, checking: Checking) -> Measurement:
         with self._row_or_nothing():
             self._node.stash[IDENTITY] = self._identity
             if self._settings.fuzzing.on:
                 pytest.skip("perf.time has no shapes to search: give it a strategy of your own with @given")
             self._measuring = self._asked(self._measuring.changed_by(measuring))
-            here = {"device": str(self._device.torch), "name": self._node.name}
             time_limit.watch()
-            seen = measure(fn, args, kwargs, measuring=self._measuring, **work, **here)
+            device, name, time_calls = str(self._device.torch), self._node.name, self._time_calls
+            seen = measure_call(call, self._measuring, checking, device=device, name=name, time_calls=time_calls)
             measured = replace(seen, checking=self._settings.checking)  # the run's, in a call that cannot be checked
-            is_inferred = work.get("flops_dtype") is None
+            is_inferred = call.flops_dtype is None
             cost = Cost(measured.flops or 0.0, measured.bytes or 0.0, measured.flops_dtype or "", inferred=is_inferred)
             if self._settings.checking.only:
                 self._checked(measured)
             else:
                 self._record(measured, self._own_row(measured, cost))
         return measured
+
+    @property
+    def _time_calls(self) -> TimeCalls:
+        """By this process, or together with the others that run this test."""
+        group = joined.here()
+        return alone if group is None else functools.partial(together.run, group)
 
     def verify_used(self) -> None:
         """Fail a test that ended well without a measurement: it did not use the fixture, or went on after it failed."""

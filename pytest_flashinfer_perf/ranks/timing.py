@@ -155,7 +155,9 @@ def chosen(ranks: Ranks, name: str) -> tuple[Together, str]:
     return Together(ranks, device_clock.DeviceClock(ranks)), ""
 
 
-def run(ranks: Ranks, target: Target, measuring: Measuring, *, cuda_graph: bool, verify: Verify) -> Timing:
+def run(
+    ranks: Ranks, target: Target, measuring: Measuring, _device: Device, *, cuda_graph: bool, verify: Verify
+) -> Timing:
     """Time the target as on one device; all that decides how many calls there are is agreed among the ranks."""
     together, fallback = chosen(ranks, measuring.instrument)
 

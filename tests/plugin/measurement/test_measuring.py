@@ -5,6 +5,8 @@ import asyncio
 import concurrent.futures
 import functools
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -248,3 +250,22 @@ def test_what_is_run_is_timed():
     x = drawn(8)
     assert seen(lambda x: asyncio.run(later(x)), x, reference=lambda: -x).samples
     assert seen(lambda x: list(LAZY["generator"](x)), x, reference=lambda: -x).samples
+
+
+SCRIPT = """
+import sys
+import torch
+from pytest_flashinfer_perf import measure
+
+x = torch.ones(8)
+seen = measure(torch.neg, (x,), reference=-x, bytes=2 * x.nbytes, measuring={"iters": 2})
+assert (len(seen.samples), seen.checks[0].rule) == (2, "")
+others = ("pytest", "_pytest", "pytest_benchmark")
+own = [f"pytest_flashinfer_perf.{room}" for room in ("ranks", "session", "plugin", "routines", "models")]
+print([name for name in (*others, *own) if name in sys.modules])
+"""
+
+
+def test_a_script_that_measures_loads_neither_pytest_nor_what_only_a_session_needs():
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

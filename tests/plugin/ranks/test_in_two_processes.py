@@ -21,7 +21,8 @@ from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.kernel_timing.instruments import Work
 from pytest_flashinfer_perf.kernel_timing.target import Target
 from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.measurement.measure import measure
+from pytest_flashinfer_perf.measurement.call import CallSpec
+from pytest_flashinfer_perf.measurement.measure import measure_call
 from pytest_flashinfer_perf.measurement.one_case import check_answer, run_case
 from pytest_flashinfer_perf.ranks import joined, timing
 from pytest_flashinfer_perf.ranks.timing import LAST_TO_LAST, LONGEST, HostClock, Together
@@ -110,7 +111,8 @@ def _stale(group):
         kept[:] = kept or [sum(group.all(x)) - x]
         return x + kept[0]
 
-    seen = measure(stale, (x,), reference=lambda: sum(group.all(x)), measuring=TWICE, checking=ALLOWED)
+    call = CallSpec(stale, (x,), reference=lambda: sum(group.all(x)))
+    seen = measure_call(call, TWICE, ALLOWED, time_calls=partial(timing.run, group))
     return seen.verdict.faults
 
 
@@ -140,7 +142,8 @@ def _timed_elsewhere(routine, phase):
     backends = {"torch": Backend("torch", routine.backends["trtllm"].build)}
     shape = Shape(dataclasses.replace(first.params, quant_dtype=None, phase=phase))
     case = Case(dataclasses.replace(routine, backends=backends), shape, "torch")
-    seen = run_case(case, TWICE, ALLOWED, devices.find("cpu")).measurement
+    together = partial(timing.run, joined.here())
+    seen = run_case(case, TWICE, ALLOWED, devices.find("cpu"), time_calls=together).measurement
     return len(seen.timing.placements), "; ".join(seen.verdict.faults) or "right"
 
 
@@ -159,7 +162,7 @@ def _clocked(group):
     samples = [idle.sample(work, 5, 2), idle.sample(work, 5, 2)]
     timing.chosen = lambda *_: (idle, "")  # of this process, which ends with it
     target = Target(all_reduced, (torch.ones(64),))
-    seen = timing.run(group, target, TWICE, cuda_graph=False, verify=lambda *_: None).seen
+    seen = timing.run(group, target, TWICE, group.device, cuda_graph=False, verify=lambda *_: None).seen
     slow = (samples, idle.described(work), seen.trace)
     return late, known, one, own, differs.described(work), slow, stale
 
