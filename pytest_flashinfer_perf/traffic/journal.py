@@ -39,6 +39,7 @@ class Journal:
         self.view = memoryview(b"")
         LIBC.close(_opened(path, NEW))
         os.chmod(path, 0o600)  # noqa: PTH101 - whatever the program's mask is
+        self.identity = _identity(path)
 
     def add(self, text: bytes) -> None:
         """The first letter is stored last: text that a killed process did not finish is none."""
@@ -80,6 +81,8 @@ class Journal:
     def _grow(self, size: int) -> None:
         if -1 < resource.getrlimit(resource.RLIMIT_FSIZE)[0] < size:
             raise _error(errno.EFBIG)  # the kernel would say it by a signal
+        if _identity(self.path) != self.identity:
+            raise _error(errno.ESTALE)
         try:
             address = _mapped(self.path, size)
         except OSError:
@@ -89,7 +92,7 @@ class Journal:
         view = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
         if self.size and view[: len(self.head)] != self.head:
             LIBC.munmap(address, size)
-            raise _error(errno.ESTALE)  # another file has this name now
+            raise _error(errno.ESTALE)  # the descriptor has become another file's
         is_first = not self.size
         self.close()
         self.address, self.size, self.view = address, size, view
@@ -102,6 +105,11 @@ class Journal:
         except OSError:
             self.close()
             raise
+
+
+def _identity(path: str) -> tuple[int, int]:
+    there = os.lstat(path)
+    return there.st_dev, there.st_ino
 
 
 def _mapped(path: str, size: int) -> int:

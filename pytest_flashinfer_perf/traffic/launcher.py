@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.traffic.journal import Journal
 
 HOOKS = Path(hooks.__file__).with_name("inside")
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+WAIT_S = 0.2  # for a signal, which another thread of this process may have been given
 GRACE_S = 5.0  # for processes that end a little later than the one that started them
 
 
@@ -91,8 +92,8 @@ def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),  # noqa: PLW1509 - no other thread
         )
         while (code := child.poll()) is None:
-            sent = signal.sigwaitinfo({*PASSED_ON, signal.SIGCHLD})
-            if sent.si_signo != signal.SIGCHLD and sent.si_code <= 0:  # by a process
+            sent = signal.sigtimedwait({*PASSED_ON, signal.SIGCHLD}, WAIT_S)
+            if sent and sent.si_signo != signal.SIGCHLD and sent.si_code <= 0:  # by a process
                 child.send_signal(sent.si_signo)
     except OSError as error:
         raise RecordError(f"{command[0]} cannot be started: {error}") from error

@@ -1,12 +1,11 @@
 """Programs that close, replace, copy and exhaust descriptors, fork, exec, and change root, user and limits.
 
-Each has `call(times)`, `flush()`, by which the recorder writes as it does every half second, and the modules of `USED`.
-What reaches its files and peers has to be `mine` and nothing else. The number is how many calls it makes.
+Each has `call(times)`, and what `known_calls.SERVER` has: `flush()`, by which the recorder writes, and `note()`. What
+reaches its files and peers has to be `mine` and nothing else. The number is how many calls it makes.
 """
 
 from textwrap import dedent, indent
 
-USED = "ctypes, errno, fcntl, multiprocessing, os, resource, signal, socket, subprocess, sys, threading, traceback"
 CLOSING = {
     "closerange": "os.closerange(3, 512)",
     "each": "for one in range(3, 256):\n    try: os.close(one)\n    except OSError: pass",
@@ -154,25 +153,3 @@ LOSING = {
     "nobody_forks": 1,
     "fork_beside_python": 3,
 }
-SERVER = f"""
-import {USED}
-from calls import *
-from hostile_programs import PROGRAMS
-[recorder] = sys.modules["pytest_flashinfer_perf.traffic.hooks"].recorders
-def flush(): recorder.writer.flush()
-def call(times, each=False):
-    for nth in range(times): mm(A, A, out=[nth] if each else None, scale=NTH)
-def note(name, data): os.write(os.open(name, os.O_WRONLY | os.O_CREAT), data)
-for at, name in enumerate(sys.argv[1:]):
-    NTH = at + 1.5
-    os.mkdir(name)
-    if (server := os.fork()) == 0:
-        os.chdir(name)
-        try:
-            exec(PROGRAMS[name][0])
-            os._exit(0)
-        except BaseException:
-            note("error", traceback.format_exc().encode())
-            os._exit(1)
-    note(f"{{name}}.status", str(os.waitpid(server, 0)[1]).encode())
-"""
