@@ -156,6 +156,9 @@ def _product(x: GivenCall, routine: str, usual: str, names: tuple[str, str] = ("
     """Activations [batch, m, k] and weights of as many columns, in whatever order they are stored; FP4 has two in one
     byte.
     """
+    types = [x.dtype(name) for name in names]
+    if routine.endswith("_bf16") and types != ["bfloat16"] * 2:
+        raise NoCaseError(f"{routine} is measured with operands of bfloat16, not of {' and '.join(types)}")
     first, second = (x.shape(name) for name in names)
     packed = 2 if routine == "mm_fp4" else 1
     *batch, m, k = first
@@ -163,7 +166,7 @@ def _product(x: GivenCall, routine: str, usual: str, names: tuple[str, str] = ("
     params: dict[str, Any] = {"m": m, "n": n, "k": k * packed, **({"batch_size": batch[0]} if batch else {})}
     params |= {"out_dtype": x.dtype("out_dtype", "dtype", "out") if _says_type(x) else "bfloat16"}
     if routine in ("mm_fp8", "bmm_fp8", "gemm_fp8_nt_groupwise"):
-        params |= {"input_dtype": x.dtype(names[0]), "mat2_dtype": x.dtype(names[1])}
+        params |= dict(zip(("input_dtype", "mat2_dtype"), types, strict=True))
     params |= {"bias": True} if x.has("bias") else {}
     if routine == "mm_fp4":
         params |= {"use_mxfp4": not x.value("use_nvfp4", True), "use_128x4_sf_layout": not x.value("use_8x4_sf_layout")}

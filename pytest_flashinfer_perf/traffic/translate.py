@@ -13,6 +13,7 @@ from pytest_flashinfer_perf.routines.derived import all_apis, special_cases
 from pytest_flashinfer_perf.routines.derived.shapes import FLOATS
 from pytest_flashinfer_perf.routines.derived.templates import Api, Declared
 from pytest_flashinfer_perf.spec.dtypes import OURS
+from pytest_flashinfer_perf.traffic import forms
 from pytest_flashinfer_perf.traffic.problem import Effort, GivenCall, NoCaseError, PosedProblem, posed, tensors_in
 from pytest_flashinfer_perf.traffic.routine_calls import ROUTINES
 
@@ -27,6 +28,12 @@ def problem(x: GivenCall) -> PosedProblem:
         return _problem(x, short(x.api))
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:  # a recording may be anybody's
         raise NoCaseError(f"its arguments do not have the form that this API's have: {error}") from error
+
+
+def note(x: GivenCall) -> str:
+    """How the case differs from the call, empty where it does not."""
+    names = forms.strided(x) if short(x.api) in ROUTINES else ""
+    return f"{names} contiguous, without the recorded strides" if names else ""
 
 
 def _problem(x: GivenCall, name: str) -> PosedProblem:
@@ -59,7 +66,9 @@ def _by_template(x: GivenCall, api: Api) -> PosedProblem:
         axes["num_pages"] = min(axes["num_pages"], max(ENOUGH_PAGES, touched))
     further = ",".join(f"{name}={value}" for name, value in _further(x, api, set(axes)))
     params = {**axes, "dtype": _dtype(x, api), "arguments": further or None}
-    return posed(x, api.name, params, Effort(x.nbytes))
+    made = posed(x, api.name, params, Effort(x.nbytes))
+    forms.verify(x, api, params["dtype"])
+    return made
 
 
 def _axes(x: GivenCall, api: Api) -> dict[str, int]:

@@ -94,6 +94,8 @@ BROKEN = {
     "2: api must be a module and a name": (1, ("api",), "os.system('x')"),
     "2: wrapper: 'code' is no member": (1, ("wrapper", "code"), "x"),
     "1: Head: traffic must be one of 1, got 2": (0, ("traffic",), 2),
+    "1: Head: traffic must be one of 1, got True": (0, ("traffic",), True),
+    "1: Head: traffic must be one of 1, got 1.0": (0, ("traffic",), 1.0),
     "1: calls is 5, the lines have 96003": (0, ("calls",), 5),
     "3: 'eval' is no member": (2, ("eval",), "x"),
     "4: KernelTotal: count must be a whole number": (3, ("count",), "2"),

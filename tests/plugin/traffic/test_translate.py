@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, strategies
 from mutations import changed
-from recorded_traffic import CALLS, decode, integers, prefill, product, tensor, unknown
+from recorded_traffic import CALLS, decode, integers, prefill, product, recorded, tensor, unknown
 
 from pytest_flashinfer_perf.routines import _offsets, all_routines
 from pytest_flashinfer_perf.routines.derived import all_apis
@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.routines.moe import _routing
 from pytest_flashinfer_perf.rows.fields import FieldError, read, written
 from pytest_flashinfer_perf.spec import CannotRunError
 from pytest_flashinfer_perf.traffic import arguments as recorded_arguments
-from pytest_flashinfer_perf.traffic import recording, translate
+from pytest_flashinfer_perf.traffic import recording, replay, translate
 from pytest_flashinfer_perf.traffic.problem import GivenCall, NoCaseError
 from pytest_flashinfer_perf.traffic.recording import RecordedCall, WrapperState
 
@@ -165,6 +165,45 @@ def test_what_no_routine_knows_is_said(change, reason):
         posed(call)
     with pytest.raises(NoCaseError, match="no trace template"):
         posed(unknown(1))
+
+
+def rms(x, weight):
+    return called("norm.rmsnorm", input=x, weight=weight)
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (rms(tensor(5, 64), tensor(64)), ""),
+        (rms(tensor(5, 64, dtype="float16"), tensor(64, dtype="float16")), ""),
+        (rms(tensor(5, 64, dtype="float64"), tensor(64)), "input is float64, and bfloat16 in its trace template"),
+        (rms(tensor(5, 64, dtype="float8_e4m3fn"), tensor(64)), "input is float8_e4m3fn, and bfloat16 in its trace"),
+        (rms(tensor(5, 64, dtype="made_up"), tensor(64)), "input is made_up, and bfloat16 in its trace template"),
+        (rms(tensor(5, 64), tensor(64, dtype="float32")), "weight is float32, and bfloat16 in its trace template"),
+        (rms({**tensor(5, 64), "strides": [128, 1]}, tensor(64)), "input has another layout in memory than"),
+        (called("norm.layernorm", input=tensor(5, 64), gemma=tensor(64, dtype="float32"),
+                beta=tensor(64, dtype="float32")), ""),
+        (called("norm.layernorm", input=tensor(5, 64), gemma=tensor(64), beta=tensor(64)),
+         "gemma is bfloat16, and float32 in its trace template"),
+        (called("gemm.mm_bf16", a=tensor(5, 64, dtype="float16"), b=tensor(64, 8, dtype="float16")),
+         "mm_bf16 is measured with operands of bfloat16, not of float16 and float16"),
+    ],
+)  # fmt: skip
+def test_types_and_layouts_are_those_of_the_call_or_it_has_no_case(call, reason):
+    if not reason:
+        assert posed(call).params["batch_size"] == 5
+        return
+    with pytest.raises(NoCaseError, match=reason):
+        posed(call)
+
+
+def test_an_activation_that_a_routine_draws_contiguous_is_said():
+    calls = [product(5, count=3), decode([9, 17], count=1, q={**tensor(2, 4, 32), "strides": [512, 32, 1]})]
+    [line] = [line for line in replay.of(recorded(calls), "t.jsonl").plan.coverage if "otherwise" in line]
+    assert line == (
+        "  measured otherwise (25.0% of the calls): BatchDecodeWithPagedKVCacheWrapper.run: q contiguous, without the "
+        "recorded strides"
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
