@@ -1,4 +1,4 @@
-"""Pieces, which may be anybody's: what cannot be read or kept of them is left out, counted and said; the rest is kept."""
+"""Pieces, which may be anybody's: what cannot be read or kept of them is left out, counted and said."""
 
 import json
 import os
