@@ -94,7 +94,9 @@ class Calls:
         self._count = 1
 
     def fresh(self) -> list[Given]:
-        return [self.siblings.of(self._one) if self.siblings.pairs else self._drawn() for _ in range(self._count)]
+        """New ones and their siblings, since tiny inputs have few of these; all are new where there are none."""
+        new = self._drawn()
+        return [new, *(self.siblings.of(new) if self.siblings.pairs else self._drawn() for _ in range(self._count - 1))]
 
     def repeated(self) -> list[Given]:
         return [self._one] * self._count

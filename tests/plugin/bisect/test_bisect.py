@@ -80,6 +80,7 @@ def bisect(tmp_path, capsys):
     return bisect
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("place", [11, 50])
 def test_a_slow_down_is_found_by_the_real_clock(repo, bisect, place):
     slower = [{"clock": 40_000 if number < place else 48_000} for number in range(64)]

@@ -60,6 +60,7 @@ def visit(tmp_path, monkeypatch):
     return visit
 
 
+@pytest.mark.more
 def test_each_exhibit_has_an_answer_and_a_control_that_is_invented_is_named(visit):
     seen, page = visit()
     answers = [one["answer"] for one in seen.values()]
@@ -78,6 +79,7 @@ def test_each_exhibit_has_an_answer_and_a_control_that_is_invented_is_named(visi
     assert re.search(r"\| slower by the same kernel \| 1.2, 1.3 \| invented \| a SLOWER: .* \| \d+ \|  \|\n", page)
 
 
+@pytest.mark.more
 def test_what_was_interrupted_goes_on_and_what_is_done_is_not_measured_again(visit, tmp_path, monkeypatch):
     started, run = [], museum.processes.started
 
@@ -129,6 +131,7 @@ def test_an_exhibit_may_be_a_wrong_answer_or_another_implementation(verdict, say
     assert (seen.answer, seen.sentence) == (answer, sentence)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("later", "answer", "sentence"),
     [

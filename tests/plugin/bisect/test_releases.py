@@ -34,6 +34,7 @@ LEVELS = {"0.9": 50, "1.0": 100, "1.1": 100, "1.2": None, "1.3rc1": 500, "1.3.po
 
 
 @BY_PIP
+@pytest.mark.more
 def test_the_release_is_found_in_a_folder_of_wheels(bisect, tmp_path):
     for version, us in LEVELS.items():
         wheel(tmp_path / "wheels", version, us)
@@ -50,6 +51,7 @@ def test_the_release_is_found_in_a_folder_of_wheels(bisect, tmp_path):
 
 
 @BY_PIP
+@pytest.mark.more
 def test_releases_of_an_index_are_listed_and_installed_by_pip(bisect, tmp_path, monkeypatch):
     page = tmp_path / "simple" / "flashinfer-python"
     names = [wheel(page, version, LEVELS[version]).name for version in ("1.0", "1.1", "1.3rc1", "1.3.post1")]
@@ -137,6 +139,7 @@ def test_what_is_installed_stays_and_the_release_comes_before_it(tmp_path, monke
     assert (tmp_path / "log").read_text() == "1 pytest\n"
 
 
+@pytest.mark.more
 def test_what_a_release_requires_is_installed_with_it_and_the_rest_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     wheels = tmp_path / "wheels"

@@ -2,11 +2,11 @@
 
 import fcntl
 import json
+import queue
 import re
 import shlex
 import sys
 import threading
-import time
 from pathlib import Path
 
 import made
@@ -188,9 +188,10 @@ def test_an_environment_is_a_folder_a_python_or_a_command(tmp_path):
             processes.environment("base", wrong)
 
 
-def test_the_gpu_is_locked_until_its_holder_ends(tmp_path, monkeypatch, capsys):
+def test_the_gpu_is_locked_until_its_holder_ends(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    order = []
+    order, said = [], queue.Queue()
+    monkeypatch.setattr(processes, "say", said.put)
 
     def waits():
         with processes.alone_on("GPU-0"):
@@ -203,8 +204,7 @@ def test_the_gpu_is_locked_until_its_holder_ends(tmp_path, monkeypatch, capsys):
             fcntl.flock(same, fcntl.LOCK_EX | fcntl.LOCK_NB)
         second = threading.Thread(target=waits)
         second.start()
-        while "waiting for the GPU" not in capsys.readouterr().err:
-            time.sleep(0.01)
+        assert said.get().startswith("waiting for the GPU")
         order.append("first")
     second.join()
     assert order == ["first", "second"]

@@ -14,7 +14,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 from pytest_flashinfer_perf.report import story
 from pytest_flashinfer_perf.report.html import page
 
-pytestmark = BROWSER
+pytestmark = [BROWSER, pytest.mark.more]
 
 
 @pytest.fixture(scope="module")

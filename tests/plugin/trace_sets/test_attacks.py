@@ -3,27 +3,15 @@
 import re
 import textwrap
 
+import datasets
 import pytest
 from datasets import solution
-from flashinfer_bench.data import Definition, Solution, Workload
 
-from pytest_flashinfer_perf.trace_sets.benchmark import Runner
-from pytest_flashinfer_perf.trace_sets.config import Resolved
-from pytest_flashinfer_perf.trace_sets.judge import Job
-
-pytestmark = pytest.mark.usefixtures("build_cache")
-DEFINITION = Definition.model_validate(
-    {
-        "name": "gemm",
-        "op_type": "gemm",
-        "axes": {"M": {"type": "var"}, "N": {"type": "const", "value": 256}, "K": {"type": "const", "value": 320}},
-        "inputs": {"A": {"shape": ["M", "K"], "dtype": "float32"}, "B": {"shape": ["N", "K"], "dtype": "float32"}},
-        "outputs": {"C": {"shape": ["M", "N"], "dtype": "float32"}},
-        "reference": "import torch\n\ndef run(A, B):\n    return A @ B.T\n",
-    }
-)
-WORKLOAD = Workload(axes={"M": 256}, inputs={"A": {"type": "random"}, "B": {"type": "random"}}, uuid="w")
-CONFIG = Resolved(iterations=15, warmup_runs=1, num_trials=1, timeout_seconds=60, profile_baseline=False)
+DEFINITION = {
+    **datasets.GEMM,
+    "name": "gemm",
+    "axes": {"M": {"type": "var"}, "N": {"type": "const", "value": 256}, "K": {"type": "const", "value": 320}},
+}
 WRONG, RIGHT = "C.zero_()", "torch.matmul(A, B.T, out=C)"
 NUMERICAL, RUNTIME = "INCORRECT_NUMERICAL: ", "RUNTIME_ERROR: "
 # What a busy machine says of a time, beside what the judge's clock does, and that may take the one for the other.
@@ -352,38 +340,30 @@ ATTACKS = {
 HONEST = source("", RIGHT)
 
 
-@pytest.fixture(scope="module")
-def judged(tmp_path_factory):
-    """The verdict on a source. All are judged by one process, the one that an attack has left."""
-    runner = Runner(isolated=True, timeout=60)
-    root = tmp_path_factory.mktemp("set")
-
-    def verdict(name, code):
-        returns = "def run(A, B):" in code
-        made = Solution.model_validate(solution("gemm", re.sub(r"\W", "_", name), code, returns=returns))
-        seen = runner.evaluate(Job(DEFINITION, WORKLOAD, made, root, CONFIG))
-        status = seen.status.value if seen.status else None
-        return f"{status}: {seen.message}\n{seen.log}"
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("FIB_CACHE_PATH", str(root))
-        yield verdict
-    runner.close()
+def told(judge, name, code):
+    made = solution("gemm", re.sub(r"\W", "_", name), code, returns="def run(A, B):" in code)
+    result = judge(DEFINITION, made, axes={"M": 256}, evaluators=(), iterations=15, num_trials=1)
+    return f"{result.status.value if result.status else None}: {result.message}\n{result.log}"
 
 
 def test_there_are_enough():
-    assert len(ATTACKS) >= 60
+    assert len(ATTACKS) >= 75
 
 
-@pytest.mark.parametrize("name", ATTACKS)
-def test_no_attack_passes(judged, name, tmp_path):
+# Where it is by the judge's clock alone that an answer is found to take longer than was said.
+BY_TIME = [name for name, (_, verdict) in ATTACKS.items() if verdict == FORGED]
+
+
+@pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.more] * (one in BY_TIME)) for one in ATTACKS])
+def test_no_attack_passes(judge, name, tmp_path):
     code, expected = ATTACKS[name]
     owned = tmp_path / "owned"
-    seen = judged(name, code.replace("OWNED", repr(str(owned))))
+    seen = told(judge, name, code.replace("OWNED", repr(str(owned))))
     assert re.match(expected, seen), seen
     assert not owned.exists()
 
 
-def test_an_honest_solution_passes_after_all_of_them(judged):
+@pytest.mark.more
+def test_an_honest_solution_passes_after_all_of_them(judge):
     """Or a busy machine cannot say what it takes."""
-    assert re.match(f"PASSED: |{FORGED}", seen := judged("honest", HONEST)), seen
+    assert re.match(f"PASSED: |{FORGED}", seen := told(judge, "honest", HONEST)), seen

@@ -108,6 +108,7 @@ def writer(*words):
     return subprocess.Popen([sys.executable, "-c", WRITER, *map(str, words)], stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.more
 def test_two_writers_lose_nothing(remote, tmp_path):
     """Each publishes to the same file at once, from processes of their own, and to a branch that is not there yet."""
     days = range(1, 7)

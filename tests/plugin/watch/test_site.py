@@ -16,6 +16,7 @@ from selenium.webdriver.support.select import Select
 from selenium.webdriver.support.wait import WebDriverWait
 
 from pytest_flashinfer_perf.cli.commands import main
+from pytest_flashinfer_perf.watch.site import AT_ONCE
 
 
 def data(site, name):
@@ -155,11 +156,26 @@ def test_the_document_shows_what_its_first_command_prints(tmp_path, monkeypatch,
     assert capsys.readouterr().out == told
 
 
+@pytest.mark.more
 def test_the_documents_sizes_are_those_that_are_written(year):
     site, _ = year
     largest = max(path.stat().st_size for path in site.rglob("*") if path.is_file())
     [kilobytes] = re.findall(r"No file of the site is larger than (\d+) kB", (DOCS / "watch.md").read_text())
     assert largest < 1000 * int(kilobytes)
+
+
+def test_trends_of_two_hundred_cases_share_a_file(tmp_path):
+    """A list names the file of each."""
+    e = environment()
+    keys = [f"k{nth:03}" for nth in range(AT_ONCE * 2 + 1)]
+    nights = (night(n, dict.fromkeys(keys, 5.0 + n % 2 / 100), e[0]) for n in range(7))
+    code, site = made(tmp_path, line("environment", e[0], **e[1]), *map(case, keys), *nights)
+    assert code == 0
+    parts = [data(site, f"nvidia-h200/trends-{nth}") for nth in range(3)]
+    assert [len(part) for part in parts] == [AT_ONCE, AT_ONCE, 1]
+    rows = data(site, "nvidia-h200/list-0")
+    assert all(row[0] in parts[row[-1]] for row in rows)
+    assert len(rows) == data(site, "nvidia-h200")["count"] == len(keys)
 
 
 CASES, YEAR = 10_000, 365
@@ -197,6 +213,7 @@ def year(tmp_path_factory):
     return folder / "site", time.process_time() - start
 
 
+@pytest.mark.more
 def test_a_year_of_ten_thousand_cases_is_built_in_a_minute_in_files_below_a_megabyte(year):
     site, seconds = year
     assert seconds < 60
@@ -216,6 +233,7 @@ def chromium(tmp_path_factory):
 
 
 @BROWSER
+@pytest.mark.more
 def test_a_browser_opens_a_year_from_files_and_finds_a_case(year, chromium):
     site, _ = year
     chromium.get((site / "index.html").as_uri())
@@ -247,6 +265,7 @@ def test_a_browser_opens_a_year_from_files_and_finds_a_case(year, chromium):
 
 
 @BROWSER
+@pytest.mark.more
 def test_a_browser_shows_names_like_code_as_text_at_any_width(year, chromium):
     site, _ = year
     wait = WebDriverWait(chromium, 20)
