@@ -6,7 +6,6 @@ their like), by variables of the environment, and by the shape. The choice is se
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping
 
@@ -39,11 +38,6 @@ WITHOUT: Mapping[str, str] = {
     **dict.fromkeys(("packaging", "requests", "torch", "tqdm"), NO_IMPORT),
 }
 
-# Variables of FlashInfer, not of this package, and of the libraries that it is made of. The others only say where
-# files go and what is logged.
-OURS = re.compile(r"^(FLASHINFER(?!_PERF)|B12X|CAKE|CUTE_DSL|GDN|SGLANG_GDN|TRTLLM|XQA)_")
-NO_CHOICE = re.compile(r"DIR$|BASE$|PATH$|LOG|DUMP|CUBIN|DOWNLOAD|VERBOSE|NVCC|LAUNCHER|JOBS$|WORKERS$|DEBUG|VALIDATE")
-
 
 def of_kernels(kernels: Iterable[str]) -> tuple[str, ...]:
     """The implementations in the order in which their kernels ran."""
@@ -65,9 +59,3 @@ def without(package: str, *, is_there: bool = False) -> str | None:
 
 def is_of(package: str, name: str) -> bool:
     return package == name or package.startswith(f"{name}-")
-
-
-def switches() -> dict[str, str]:
-    """The variables of the environment that are set and that choose kernels."""
-    chosen = (name for name in sorted(os.environ) if OURS.match(name) and not NO_CHOICE.search(name))
-    return {name: os.environ[name] for name in chosen}

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pytest_flashinfer_perf.config.settings import PeaksChoice
 from pytest_flashinfer_perf.kernel_timing import placements
 from pytest_flashinfer_perf.kernel_timing.run import Timing
-from pytest_flashinfer_perf.machine import implementations, requirements
+from pytest_flashinfer_perf.machine import implementations, requirements, switches
 from pytest_flashinfer_perf.measurement import peaks
 from pytest_flashinfer_perf.measurement.measure import Measurement
 from pytest_flashinfer_perf.measurement.one_case import CaseResult
@@ -193,7 +193,7 @@ def _library(timing: Timing) -> Library:
         implementation=implementations.of_kernels(trace.kernels) if trace else None,
         requirements=requirements.versions(),
         unmet={one.name: one.why for one in requirements.unmet()},
-        switches=implementations.switches(),
+        switches=switches.switches(),
     )
 
 
