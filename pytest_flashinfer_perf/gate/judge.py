@@ -6,7 +6,7 @@ by that alone (`_screened`). The others' effects are looked at together, for som
 between kernels are a family of their own, which decides where the whole call became longer or shorter. What a second
 instrument contradicts is AMBIGUOUS (`_witnessed`). Host time is a family too, which decides only where `slower_host` is
 asked for, or the rules judge by it alone. The sum of a model's step comes last (`models/verdicts.py`). What other
-processes saw of suspects since is added by `confirm`.
+processes show of suspects since is added by `confirmation.py`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from pytest_flashinfer_perf.gate import calm, effects, figures, match, noise, student, thresholds
+from pytest_flashinfer_perf.gate import calm, effects, figures, match, noise, speeds, student, thresholds
 from pytest_flashinfer_perf.gate.effects import Domain, Effect
 from pytest_flashinfer_perf.gate.match import ComparedCase, Reason, Trouble
 from pytest_flashinfer_perf.gate.thresholds import Threshold
@@ -28,8 +28,6 @@ from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
 
 REMEDY = "run more processes (`flashinfer-perf ab`)"
-
-ALIKE = 0.4  # of a change at least that is seen again: one by chance is not, and a real one may have been flattered
 
 Decision = tuple[Verdict, Reason, str]
 
@@ -128,6 +126,10 @@ def decide(of_case: Sequence[Effect], threshold: float) -> Decision:
 def _changed(primary: Effect, other: Effect | None, threshold: float, sign: int, verdict: Verdict) -> Decision:
     if primary.significant != sign:
         return Verdict.AMBIGUOUS, Reason.NOT_SIGNIFICANT, f"beyond the threshold, but it may be noise: {REMEDY}"
+    levels = speeds.two(primary.seen.before, primary.seen.after)
+    if levels:
+        said = speeds.sentence(primary.seen.domain, levels)
+        return Verdict.AMBIGUOUS, Reason.TWO_SPEEDS, f"{said}, and processes of one side have both"
     if other and sign * other.bound(sign) < threshold:
         return _only(primary)
     return verdict, Reason(verdict.value.lower()), f"beyond the threshold in {primary.seen.domain}"
@@ -292,38 +294,6 @@ def _unsure(one: Judged) -> float | None:
     """How far its time may be off, its gaps included, as a share; None of a case that is not compared."""
     parts = [effect for effect in one.effects if effect.seen.domain in (Domain.TIME, Domain.BUSY, Domain.GAPS)]
     return math.fsum(student.t_quantile(effects.RISK, part.noise.df) * part.error for part in parts) if parts else None
-
-
-# What suspects showed when they were measured again.
-
-
-@dataclass(frozen=True)
-class Again:
-    """The changes that other processes saw since; `busy` is said of the machine where it was too busy for one."""
-
-    changes: tuple[float, ...] = ()
-    busy: str = ""
-
-
-def confirm(judgement: Judgement, again: Mapping[str, Again], why_not: str = "") -> Judgement:
-    """Suspects, with what they showed when they were measured again; `why_not` where they were not."""
-    cases = tuple(_confirmed(judged, again.get(judged.name, Again()), why_not) for judged in judgement.cases)
-    return replace(judgement, cases=cases)
-
-
-def _confirmed(judged: Judged, again: Again, why_not: str) -> Judged:
-    """Whether the second measurement shows a change like the first one."""
-    if judged.verdict is not Verdict.SLOWER or judged.threshold is None or judged.primary is None:
-        return judged
-    if not again.changes and again.busy:
-        sentence = f"not confirmed, measured again while {again.busy}"
-        return replace(judged, verdict=Verdict.AMBIGUOUS, reason=Reason.BUSY, sentence=sentence)
-    if not again.changes:
-        return replace(judged, sentence=f"{judged.sentence}; {why_not}") if why_not else judged
-    seen = f"measured again: {', '.join(map(_percent, again.changes))}"
-    if statistics.fmean(again.changes) >= ALIKE * judged.primary.change:
-        return replace(judged, sentence=f"{judged.sentence}; {seen}")
-    return replace(judged, verdict=Verdict.AMBIGUOUS, reason=Reason.NOT_CONFIRMED, sentence=f"not confirmed, {seen}")
 
 
 def _percent(change: float) -> str:

@@ -65,6 +65,7 @@ class Reason(str, Enum):
     WITHIN_THRESHOLD = "within-threshold"
     NOT_SIGNIFICANT = "not-significant"
     NOT_CONFIRMED = "not-confirmed"
+    TWO_SPEEDS = "two-speeds"
     INSTRUMENTS_DISAGREE = "instruments-disagree"
     CANNOT_SEE = "cannot-see"
     TIME_ONLY = "time-only"

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pytest_flashinfer_perf.gate import confirmation
+from pytest_flashinfer_perf.gate.confirmation import Again, confirm
 from pytest_flashinfer_perf.gate.effects import Q_FASTER, Q_SLOWER
-from pytest_flashinfer_perf.gate.judge import Again, confirm, judge
+from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.match import Reason
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.rows.run_file import Run
 
 FEWEST = 3  # pairs before anything is certain
-AGAIN = 2  # pairs that a suspect is confirmed by
 CERTAIN = 0.001  # the risk at which SAME needs no more pairs
 LOOKS = 10  # early verdicts are made at a tenth of the error rate: each look is a chance to err
 HELPED_BY_MORE = (Reason.NOT_SIGNIFICANT, Reason.CANNOT_SEE, Reason.BUSY, Reason.FEW_CALLS)
@@ -65,7 +66,9 @@ class PairPlan:
         done = len(judged.case.base)  # and `left_out` more that do not count
         made = done + judged.case.left_out
         if judged.verdict is Verdict.SLOWER:
-            return done < self.suspected.setdefault(judged.name, done) + AGAIN and made < self.most + AGAIN
+            first = self.suspected.setdefault(judged.name, done)
+            more = confirmation.processes(judged, self._since_suspected(judged))
+            return done < first + more and made < self.most + more
         return judged.reason in HELPED_BY_MORE and made < self.most
 
     def _again(self, judgement: Judgement) -> dict[str, Again]:

@@ -30,6 +30,10 @@ class Verdict(str, Enum):
     NEW = "NEW"  # not in the baseline: listed, and held to absolutes
 
     @property
+    def is_decided(self) -> bool:
+        return self in (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME)
+
+    @property
     def rank(self) -> int:
         return list(Verdict).index(self)
 
@@ -121,12 +125,17 @@ class Judgement:
         return not any(judged.compared for judged in self.cases)
 
     @property
+    def decided(self) -> int:
+        """How many cases could be judged; what is NEW was not to be."""
+        return sum(judged.verdict.is_decided for judged in self.cases)
+
+    @property
     def exit_code(self) -> int:
         if self.failures or any(judged.worse for judged in self.cases) or any(step.worse for step in self.steps):
             return WORSE
         undecided = self.rules.strict and self.counts[Verdict.AMBIGUOUS] > 0
         unjudged = any(judged.unjudged for judged in self.cases) or any(step.unknown for step in self.steps)
-        return COULD_NOT_JUDGE if self.refusals or self.nothing or unjudged or undecided else NOTHING_WORSE
+        return COULD_NOT_JUDGE if self.refusals or not self.decided or unjudged or undecided else NOTHING_WORSE
 
     def having(self, verdict: Verdict) -> list[Judged]:
         return [judged for judged in self.cases if judged.verdict is verdict]

@@ -199,17 +199,20 @@ MEANS = {
     WORSE: "something got worse",
     COULD_NOT_JUDGE: "the comparison is incomplete",
 }
+NOTHING = "no case could be judged, which is no pass"
 MOST_NAMED = 3  # tests; a longer command is written by its reader
 RECORD = "--perf-record"  # without which a program's calls are no tests
 PYTHONS = "flashinfer-perf ab --base BASE_PYTHON --head HEAD_PYTHON --"
 
 
 def headline(judgement: Judgement) -> str:
+    """How many of the cases could be judged, where some could not, the verdicts, and what they mean together."""
     counts = judgement.counts
-    counted = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
-    ambiguous = counts[Verdict.AMBIGUOUS]
-    undecided = f", {ambiguous} too noisy to judge" if ambiguous else ""
-    return f"{counted or 'no case'}: {MEANS[judgement.exit_code]}{undecided}"
+    verdicts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
+    decided, asked = judgement.decided, len(judgement.cases) - counts[Verdict.NEW]
+    judged = f"{decided} of {asked} judged, " if decided < asked else ""
+    nothing = asked and not decided and judgement.exit_code == COULD_NOT_JUDGE
+    return f"{judged}{verdicts or 'no case'}: {NOTHING if nothing else MEANS[judgement.exit_code]}"
 
 
 def against(judgement: Judgement) -> str:

@@ -6,17 +6,17 @@ import functools
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 from pytest_flashinfer_perf.config.project_file import ProjectFile
-from pytest_flashinfer_perf.gate import markdown, match, read, terminal, thresholds
-from pytest_flashinfer_perf.gate.judge import Again, confirm, judge
-from pytest_flashinfer_perf.gate.match import Reason
-from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judgement, Rules, Verdict
+from pytest_flashinfer_perf.gate import confirmation, markdown, match, read, terminal, thresholds
+from pytest_flashinfer_perf.gate.confirmation import Again, confirm
+from pytest_flashinfer_perf.gate.judge import judge
+from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judged, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.launch.processes import Environment
 from pytest_flashinfer_perf.machine import provenance
@@ -60,7 +60,7 @@ class Gate:
     step: Callable[[], StepPlan | None]
     base: list[Run] = field(default_factory=list)
     rows: dict[str, Row] = field(default_factory=dict)
-    again: list[Run] = field(default_factory=list)
+    again: dict[str, Again | None] = field(default_factory=dict)
     not_again: str = ""
     unmeasured: dict[str, list[Unmeasured]] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
@@ -104,12 +104,22 @@ class Gate:
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         done = yield
         if self.base and not (session.config.option.collectonly or session.shouldfail or session.shouldstop):
-            suspects = [judged.case.after[0].fullname for judged in self.judgement.having(Verdict.SLOWER)]
             try:
-                self.again = measured(self.config, suspects) if suspects else []
+                self._measure_again()
+                self.not_again = NO_FIGURE
             except RunError as error:
-                self.not_again = str(error)
+                self.again, self.not_again = {}, str(error)
         return done
+
+    def _measure_again(self) -> None:
+        """Measure suspects in new processes, since this one would have the same memory layout again."""
+        with tempfile.TemporaryDirectory(prefix="flashinfer-perf-") as folder:
+
+            def measure(nth: int, suspects: Sequence[Judged]) -> Judgement:
+                tests = [judged.case.after[0].fullname for judged in suspects]
+                return judge(self.base, [measured(self.config, tests, Path(folder, str(nth)))], self.rules)
+
+            self.again = confirmation.measured_again(self.judgement.having(Verdict.SLOWER), measure)
 
     @functools.cached_property
     def judgement(self) -> Judgement:
@@ -132,19 +142,7 @@ class Gate:
             session.exitstatus = code
 
     def _judge(self) -> int:
-        """Judge with what each suspect showed when it was measured again; a busy machine's changes show nothing."""
-        domains = {one.name: one.primary.seen.domain for one in self.judgement.cases if one.primary}
-        seen: dict[str, Again] = {}
-        for run in self.again:
-            for judged in judge(self.base, [run], self.rules).cases:
-                effect = judged.effect_in(domains[judged.name]) if judged.name in domains else None
-                before = seen.get(judged.name, Again())
-                if judged.reason is Reason.BUSY:
-                    seen[judged.name] = replace(before, busy=judged.sentence)
-                elif effect:
-                    seen[judged.name] = replace(before, changes=(*before.changes, effect.change))
-        whole = {name: one for name, one in seen.items() if one.busy or len(one.changes) == len(self.again)}
-        judgement = confirm(self.judgement, whole, NO_FIGURE if self.again else self.not_again)
+        judgement = confirm(self.judgement, self.again, self.not_again)
         self.lines += terminal.lines(judgement)
         self.annotations += markdown.publish(judgement)
         return judgement.exit_code
@@ -158,18 +156,8 @@ class Gate:
             terminalreporter.write_line(annotation)
 
 
-# Measure suspects again in new processes, since the same process would have the same memory layout.
-
-PROCESSES = 2
-
-
-def measured(config: pytest.Config, tests: Sequence[str]) -> list[Run]:
+def measured(config: pytest.Config, tests: Sequence[str], folder: Path) -> Run:
     """Run these tests alone, with the options of this session; raises RunError if they cannot be measured."""
-    with tempfile.TemporaryDirectory(prefix="flashinfer-perf-") as folder:
-        return [_one(config, tests, Path(folder, str(nth))) for nth in range(PROCESSES)]
-
-
-def _one(config: pytest.Config, tests: Sequence[str], folder: Path) -> Run:
     folder.mkdir()
     here, start = config.invocation_params, (sys.executable, "-m", "pytest")
     again = Environment("this session", (*start, *here.args), here.dir, {CONFIRMS: "1"})

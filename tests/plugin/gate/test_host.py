@@ -9,7 +9,8 @@ from made import document, row, run, saved
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.gate import words
-from pytest_flashinfer_perf.gate.judge import Again, confirm, judge
+from pytest_flashinfer_perf.gate.confirmation import Again, confirm
+from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules
@@ -45,7 +46,7 @@ def judged(before, after, asked=ASKED, now=100.0):
         (host(50), host(65), "SLOWER", "slower-host", 1),
         (host(70), host(50), "FASTER", "faster-host", 0),
         (host(50, 130), host(50, 3118), "SLOWER", "slower-plan", 1),
-        (host(50), host(56), "AMBIGUOUS", "not-significant", 0),
+        (host(50), host(56), "AMBIGUOUS", "not-significant", 2),
         (host(50), host(50, slowness=1.8), "SAME", "within-threshold", 0),
         (host(50, 130, slowness=1.8), host(65, 130), "SLOWER", "slower-host", 1),
     ],

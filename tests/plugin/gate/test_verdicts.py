@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import document, plain, row, run
-from verdicts import CASE, rules, verdict
+from verdicts import rules, verdict
 
 from pytest_flashinfer_perf.gate import read
-from pytest_flashinfer_perf.gate.judge import Again, confirm, judge
+from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.thresholds import Rival
 from pytest_flashinfer_perf.gate.verdict import Verdict
 
@@ -43,12 +43,12 @@ def test_what_may_be_noise_is_ambiguous(now):
     """Neither row has placements, so that nobody knows how far processes lie apart."""
     for bound in ("memory", None, "memory?"):
         before, after = row(bound=bound, placements=[]), row(us=now, bound=bound, placements=[])
-        assert verdict(before, after) == ("AMBIGUOUS", "not-significant", 0)
+        assert verdict(before, after) == ("AMBIGUOUS", "not-significant", 2)
 
 
 def test_a_noisy_case_is_not_called_the_same():
     plain_ones = (plain(us=100.0), plain(us=101.0))
-    assert verdict(*plain_ones) == ("AMBIGUOUS", "cannot-see", 0)
+    assert verdict(*plain_ones) == ("AMBIGUOUS", "cannot-see", 2)
     assert verdict(*plain_ones, rules(strict=True)) == ("AMBIGUOUS", "cannot-see", 2)
 
 
@@ -63,7 +63,7 @@ def cycles(us, ghz=1.8, bound="compute", clock=1.0):
 
 
 def test_a_lower_clock_is_not_a_slower_kernel():
-    assert verdict(cycles(100.0), cycles(100.0, clock=0.85)) == ("AMBIGUOUS", "time-only", 0)
+    assert verdict(cycles(100.0), cycles(100.0, clock=0.85)) == ("AMBIGUOUS", "time-only", 2)
 
 
 def test_a_compute_bound_case_is_judged_in_cycles_and_a_memory_bound_one_in_time():
@@ -81,7 +81,7 @@ def test_a_short_compute_bound_kernel_is_judged_in_its_own_cycles():
     assert judged.effects[0].seen.domain == "cycles"
     assert judged.effects[0].change == pytest.approx(math.log(1.03), abs=0.001)
     assert judged.verdict is Verdict.SLOWER
-    assert verdict(cycles(3.5), cycles(3.5, clock=0.85), rules(floor_us=0.0)) == ("AMBIGUOUS", "time-only", 0)
+    assert verdict(cycles(3.5), cycles(3.5, clock=0.85), rules(floor_us=0.0)) == ("AMBIGUOUS", "time-only", 2)
 
 
 def test_a_memory_bound_case_far_from_memorys_roof_is_judged_in_cycles():
@@ -96,7 +96,7 @@ def test_a_memory_bound_case_far_from_memorys_roof_is_judged_in_cycles():
 
 def test_a_memory_bound_case_whose_cycles_stay_is_ambiguous():
     before, after = cycles(100, bound="memory"), cycles(100, bound="memory", clock=0.9)
-    assert verdict(before, after) == ("AMBIGUOUS", "time-only", 0)
+    assert verdict(before, after) == ("AMBIGUOUS", "time-only", 2)
 
 
 def test_a_compute_bound_case_whose_time_stays_is_ambiguous():
@@ -158,21 +158,6 @@ def test_a_backend_must_not_be_slower_than_another(fa3, fa2, code):
 def test_a_rival_that_was_not_measured_is_no_pass():
     judgement = judge([run(row())], [run(row())], rules(max_vs_backend=Rival("fa2")))
     assert (judgement.cases[0].reason, judgement.exit_code) == ("no-figure", 2)
-
-
-@pytest.mark.parametrize(
-    ("again", "word", "code"),
-    [
-        ({CASE: Again((0.09, 0.08))}, "SLOWER", 1),
-        ({CASE: Again((0.001,))}, "AMBIGUOUS", 0),
-        ({}, "SLOWER", 1),
-        ({CASE: Again((0.09,), "this machine was busy")}, "SLOWER", 1),
-        ({CASE: Again((), "this machine was busy")}, "AMBIGUOUS", 0),
-    ],
-)
-def test_a_suspect_stays_one_when_it_is_slow_again(again, word, code):
-    judgement = confirm(judge([run(row())], [run(row(us=110.0))], rules()), again)
-    assert (judgement.cases[0].verdict.value, judgement.exit_code) == (word, code)
 
 
 def test_the_worst_come_first_and_are_counted():

@@ -16,7 +16,7 @@ from documents import DOCS, EVIDENCE, PAGES, QUICK, README, RECORDS, ROOT, block
 
 import pytest_flashinfer_perf as package
 from pytest_flashinfer_perf import Measurement, Measuring
-from pytest_flashinfer_perf.gate import effects, judge, noise, student
+from pytest_flashinfer_perf.gate import confirmation, effects, noise, student
 from pytest_flashinfer_perf.kernel_timing import clocks, cold, stopping
 from pytest_flashinfer_perf.kernel_timing.run import Timing
 from pytest_flashinfer_perf.machine import capability
@@ -196,7 +196,7 @@ def constants():
     of_gaps, of_kernels = percent(noise.QUEUED_GAPS), percent(noise.ASSUMED["stamps"])
     stamps = f"{of_gaps} of the gaps between queued kernels, {1e6 * noise.STAMPS_DIFFER_S:g} us, and {of_kernels} of"
     yield "gate-method.md", f"{stamps} the kernels"
-    yield "gate-method.md", f"is at least {percent(judge.ALIKE)} of the first one"
+    yield "gate-method.md", f"each of them shows at least {percent(confirmation.ALIKE)} of the change"
     assert (clocks.CALLS, clocks.MOST_CALLS, round(1e6 * clocks.SHORT_S / clocks.MOST_CALLS)) == (10, 30, 33)
     yield "gate-method.md", f"| the host's clock | {percent(noise.UNSEEN['wall'])} |"
     precise = f"gaps left out, is below {percent(stopping.FINE, 1)} or {1e9 * stopping.TICK_S:.0f} ns"

@@ -23,7 +23,7 @@ def test_the_tables_say_what_was_found(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["gate_evidence.py", str(tmp_path)])
     gate_evidence.main()
     shown = capsys.readouterr().out
-    assert "2 SLOWER, 1 MISSING, 1 SAME: something got worse. 2 pairs in 43 s; a case took" in shown.splitlines()
+    assert "\n3 of 4 judged, 2 SLOWER, 1 MISSING, 1 SAME: something got worse. 2 pairs in 43 s; a case took\n" in shown
     assert "| b | memory | time | 100 us | 110 us | +10.00 % |" in shown
     assert gate_evidence.percent(math.log(1.02)) == "+2.00 %"
 

@@ -1,0 +1,100 @@
+"""Confirm what is called SLOWER by processes that measure it again: each of them has to show the change.
+
+Two do. Where one of them shows it and the other does not, two more are measured. The case stays SLOWER if three of the
+four show it, unless its processes have two speeds: then the code explains neither.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_flashinfer_perf.gate import speeds, words
+from pytest_flashinfer_perf.gate.match import Reason
+from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
+
+FEWEST, MOST = 2, 4  # processes that measure it again: at first, and where these disagree
+ALIKE = 0.4  # of a change at least that is shown again: one by chance is not, and a real one may have been flattered
+MOSTLY = 0.75  # of the processes, where they disagree
+
+
+@dataclass(frozen=True)
+class Again:
+    """The changes that other processes showed since; `busy` is said of the machine where it was too busy for one."""
+
+    changes: tuple[float, ...] = ()
+    busy: str = ""
+
+
+Measure = Callable[[int, Sequence[Judged]], Judgement]  # what the n-th process shows of these suspects
+
+
+def measured_again(suspects: Sequence[Judged], measure: Measure) -> dict[str, Again | None]:
+    """What other processes show of each; None where one of them has no such figure, after which no more are asked."""
+    again: dict[str, Again | None] = {suspect.name: Again() for suspect in suspects}
+    for nth in range(MOST):
+        wanted = [suspect for suspect in suspects if nth < processes(suspect, again[suspect.name])]
+        shown = {judged.name: judged for judged in measure(nth, wanted).cases} if wanted else {}
+        again |= {one.name: _with(one, again[one.name] or Again(), shown.get(one.name)) for one in wanted}
+    return again
+
+
+def processes(suspect: Judged, again: Again | None) -> int:
+    """How many are to measure this suspect again, by what those so far show."""
+    if again is None:
+        return 0
+    return MOST if len(set(_shows(suspect, again))) > 1 else FEWEST
+
+
+def _with(suspect: Judged, again: Again, judged: Judged | None) -> Again | None:
+    """With what one more process shows, which is nothing where it is busy."""
+    if judged and judged.reason is Reason.BUSY:
+        return replace(again, busy=judged.sentence)
+    effect = judged.effect_in(suspect.effects[0].seen.domain) if judged else None
+    return replace(again, changes=(*again.changes, effect.change)) if effect else None
+
+
+def _shows(suspect: Judged, again: Again) -> list[bool]:
+    least = ALIKE * suspect.effects[0].change
+    return [change >= least for change in again.changes]
+
+
+def confirm(judgement: Judgement, again: Mapping[str, Again | None], why_not: str = "") -> Judgement:
+    """Suspects, with what they showed when they were measured again; `why_not` where they were not."""
+    cases = tuple(_confirmed(judged, again.get(judged.name), why_not) for judged in judgement.cases)
+    return replace(judgement, cases=cases)
+
+
+def _confirmed(judged: Judged, since: Again | None, why_not: str) -> Judged:
+    again = since or Again()
+    if judged.verdict is not Verdict.SLOWER or not judged.effects:
+        return judged
+    if not again.changes and again.busy:
+        return _refuted(judged, Reason.BUSY, f"not confirmed, measured again while {again.busy}")
+    if not again.changes:
+        return replace(judged, sentence=f"{judged.sentence}; {why_not}") if why_not else judged
+    shown = f"measured again: {', '.join(map(words.percent, again.changes))}"
+    shows = _shows(judged, again)
+    levels = _speeds(judged, again) if len(set(shows)) > 1 else None
+    if levels:
+        return _refuted(judged, Reason.TWO_SPEEDS, f"not confirmed, {levels}; {shown}")
+    if statistics.fmean(shows) < MOSTLY:
+        return _refuted(judged, Reason.NOT_CONFIRMED, f"not confirmed, {shown}")
+    return replace(judged, sentence=f"{judged.sentence}; {shown}")
+
+
+def _refuted(judged: Judged, reason: Reason, sentence: str) -> Judged:
+    return replace(judged, verdict=Verdict.AMBIGUOUS, reason=reason, sentence=sentence)
+
+
+def _speeds(judged: Judged, again: Again) -> str:
+    """What is said of two speeds; nothing where there are none. Pairs were looked at with all others (`judge.py`)."""
+    [primary, *_] = judged.effects
+    if primary.seen.paired:
+        return ""
+    before, after = primary.seen.before, primary.seen.after
+    usual = statistics.geometric_mean(before)
+    levels = speeds.two(before, (*after, *(usual * math.exp(change) for change in again.changes)))
+    return speeds.sentence(primary.seen.domain, levels) if levels else ""
