@@ -105,7 +105,9 @@ def _draws(task: Task, solution: Solution, given: Given, rows: int) -> Iterator[
     if axis in task.definition.var_axes:
         axes, wide = {**axes, axis: rows * repeats}, [_repeated(value, rows, repeats) for value in given]
     drawn = 0
-    while drawn < DRAWS:
+    for _ in range(DRAWS):
+        if drawn >= DRAWS:
+            return
         tokens = solution.answer(wide, axes=axes)[0].reshape(-1).long()
         _validate(tokens, torch.ones((1, _probs(task, given).shape[-1]), dtype=torch.bool, device=tokens.device))
         drawn += len(tokens) // rows

@@ -1,11 +1,12 @@
 """A child process whose workers end, hang and retire."""
 
+import os
 from contextlib import closing
 
 import pytest
 from planted_children import Squares
 
-from pytest_flashinfer_perf.launch.child_process import ChildProcess, Ended, StartError
+from pytest_flashinfer_perf.launch.child_process import RETIRED, ChildProcess, Ended, StartError
 
 
 @pytest.fixture(params=[True, False], ids=["forks", "cannot fork"])
@@ -34,4 +35,16 @@ def test_a_child_that_does_not_start_shows_what_it_printed():
         closing(ChildProcess(Squares.load)) as child,
         pytest.raises(StartError, match=r"exit code 1\n(.*\n)*.*Attribute"),
     ):
+        child.ask(1, 60)
+
+
+class Retires:
+    """A program that ends as a worker that retires does, whenever it is started."""
+
+    def load(self):
+        os._exit(RETIRED)
+
+
+def test_a_child_that_always_retires_before_it_begins_is_not_started_for_ever():
+    with closing(ChildProcess(Retires())) as child, pytest.raises(StartError):
         child.ask(1, 60)

@@ -15,8 +15,10 @@ from trtllm_layers import METHOD, PLAIN, ROUTINES, SIZES, by_hand
 
 from pytest_flashinfer_perf.fuzz.search import params_of
 from pytest_flashinfer_perf.kernel_timing import cold
+from pytest_flashinfer_perf.routines.moe import _trtllm
 from pytest_flashinfer_perf.routines.moe.fp4_block import TrtllmFp4BlockScaleMoe
 from pytest_flashinfer_perf.routines.moe.trtllm_fp8 import TrtllmFp8BlockScaleMoe, TrtllmFp8PerTensorScaleMoe
+from pytest_flashinfer_perf.spec import ParamError
 
 few = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -249,3 +251,9 @@ def test_every_tier_is_of_distinct_cases():
             assert all(
                 "renormalize" in name or "topk" in name or "deepseek_v3" in name or "llama4" in name for name in ids
             )
+
+
+def test_a_choice_of_experts_that_stays_unclear_is_refused(monkeypatch):
+    monkeypatch.setattr(_trtllm, "CLEAR", float("inf"))
+    with pytest.raises(ParamError, match=r"rounding decides the experts of \d+ tokens, after 100 draws"):
+        _trtllm.inputs(KINDS[0], None, torch.float32, torch.Generator())
