@@ -1,0 +1,308 @@
+"""Dataclasses from JSON by their types; what rows and tables say; files of runs and of their shards."""
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made import row, run, typed
+
+from pytest_flashinfer_perf.machine.load import Contention
+from pytest_flashinfer_perf.rows import fields, formatting, host_time, merging, run_file, scatter
+from pytest_flashinfer_perf.rows.fields import FieldError
+from pytest_flashinfer_perf.rows.host_time import HostLine, HostTime
+from pytest_flashinfer_perf.rows.ranks import BUS_FACTORS, RankTimes
+from pytest_flashinfer_perf.rows.run_file import Block, Commit, ShardOfRun, Unmeasured
+from pytest_flashinfer_perf.rows.step import StepKernel
+
+
+class Colour(str, Enum):
+    RED = "red"
+
+
+@dataclass(frozen=True)
+class Part:
+    size: int
+    name: str = "none"
+
+
+@dataclass(frozen=True)
+class Whole:
+    part: Part
+    ratio: float
+    on: bool = True
+    colour: Colour = Colour.RED
+    way: Literal["a", "b"] = "a"
+    pair: tuple[int, str] = (1, "x")
+    samples: tuple[float, ...] = ()
+    inner: Annotated[Part | None, "a part that may be null"] = None
+    by_name: Mapping[str, Any] = field(default_factory=dict)
+
+
+def whole(**more):
+    return {"size": 3, "ratio": 1, **more}
+
+
+def test_an_object_is_read_by_its_types_and_written_again():
+    made = fields.read(Whole, whole(way="b", pair=[2, "y"], samples=[1, 2.5], inner={"size": 4}, other=1), "f")
+    assert made == Whole(Part(3), 1, way="b", pair=(2, "y"), samples=(1, 2.5), inner=Part(4))
+    assert fields.written(made)["inner"] == {"size": 4, "name": "none"}
+    assert fields.read(Whole, {**fields.written(made), "size": 3}, "f") == made
+    assert fields.read_list(Part, [{"size": 1}, {"size": 2}], "f") == [Part(1), Part(2)]
+    assert fields.written({"a": [made.part, (1, None)]}) == {"a": [{"size": 3, "name": "none"}, [1, None]]}
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ([], "f must be an object, got []"),
+        ({"ratio": 1}, "f lacks size"),
+        (whole(size=True), "f: size must be a whole number, got True"),
+        (whole(size="3"), "f: size must be a whole number, got '3'"),
+        (whole(size=2**64 + 1), "f: size must be a whole number of at most 20 digits, got 18446744073709551617"),
+        (whole(ratio="x"), "f: ratio must be a number, got 'x'"),
+        (whole(ratio=10**400), "f: ratio must be a number of at most 308 digits, got 1000"),
+        (whole(on=1), "f: on must be true or false, got 1"),
+        (whole(colour="blue"), "f: colour must be one of red, got 'blue'"),
+        (whole(way="c"), "f: way must be one of a, b, got 'c'"),
+        (whole(pair=[1]), "f: pair must be a list, got [1]"),
+        (whole(pair=[1, 2]), "f: pair[1] must be text, got 2"),
+        (whole(samples=[1.0, None]), "f: samples[1] must be a number, got None"),
+        (whole(samples="12"), "f: samples must be a list, got '12'"),
+        (whole(inner={"size": None}), "f: inner: size must be a whole number, got None"),
+        (whole(name="\x1b[31m\n"), ""),
+    ],
+)
+def test_what_does_not_fit_names_its_field_on_one_line(values, sentence):
+    if not sentence:
+        assert fields.read(Whole, values, "f").part.name == "\x1b[31m\n"
+        return
+    with pytest.raises(FieldError) as error:
+        fields.read(Whole, values, "f")
+    assert str(error.value).startswith(sentence)
+    assert "\n" not in str(error.value)
+
+
+def test_large_whole_numbers_become_the_floats_that_they_are():
+    made = fields.read(Whole, whole(ratio=2**64 + 2**20, size=2**64), "f")
+    assert (type(made.ratio), made.ratio, made.part.size) == (float, 2.0**64 + 2**20, 2**64)
+
+
+def test_what_json_has_not_is_not_read():
+    assert fields.parsed('{"a": [1e3]}') == {"a": [1000.0]}
+    for name in ("NaN", "Infinity", "-Infinity"):
+        with pytest.raises(ValueError, match=f"{name} is no number of JSON"):
+            fields.parsed(f"[{name}]")
+    with pytest.raises(FieldError, match=r"f must be a list, got \{\}"):
+        fields.read_list(Part, {}, "f")
+    assert (fields.object_in({"a": None}, "a"), fields.object_in({}, "a")) == ({}, {})
+    for where, sentence in (("", "a must be an object, got 3"), ("f", "f: a must be an object, got 3")):
+        with pytest.raises(FieldError, match=f"^{sentence}$"):
+            fields.object_in({"a": 3}, "a", where)
+    assert fields.shown("x" * 100) == f"'{'x' * 59}..."
+
+
+# Formatting.
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (1.4123e-6, "1.412 us"),
+        (33.4e-6, "33.40 us"),
+        (999.96e-6, "1000. us"),
+        (1e-3, "1.000 ms"),
+        (1.0, "1.000 s"),
+        (5e3, "5000. s"),
+    ],
+)
+def test_durations_have_four_digits_and_their_unit(seconds, text):
+    assert formatting.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (0.0, "-"), (1e5, "1e+05"), (99999.4, "99999"), (100.0, "100"), (99.94, "99.9"), (9.999, "10.00"),
+     (0.1, "0.10"), (0.0999, "0.100"), (0.01, "0.010"), (0.0099, "0.0099"), (0.00099, "1e-03")],
+)  # fmt: skip
+def test_rates_fit_six_characters(value, text):
+    assert formatting.rate(value) == text
+    assert len(text) <= 6
+
+
+def test_small_texts():
+    assert (formatting.counted(1, "case"), formatting.counted(2, "case")) == ("1 case", "2 cases")
+    assert formatting.some("abcdefg") == "a, b, c, d, e and 2 more"
+    assert formatting.some("abcde") == "a, b, c, d, e"
+    assert (formatting.spread(None), formatting.spread(0.0123)) == ("-", "1.2 %")
+    assert formatting.shortened("k" * 64) == "k" * 64
+    assert formatting.shortened("a" * 40 + "b" * 40) == "a" * 32 + "..." + "b" * 32
+    assert formatting.last_lines(" a\nb\nc\n\n", 2) == "b\nc"
+    assert formatting.as_markdown("a|b\n<i>*`&") == r"a\|b &lt;i&gt;\*\`&amp;"
+    assert list(formatting.markdown_table(("x", "y"), [("1", "|")])) == ["| x | y |", "|---|---|", r"| 1 | \| |"]
+    assert formatting.software({"torch": "2", "gpu": "H200", "cuda": None, "cudnn": 9}) == "torch 2, cudnn 9"
+    assert list(formatting.grouped([3, 1, 5, 2], lambda n: n % 2)) == [(1, [3, 1, 5]), (0, [2])]
+
+
+def test_what_a_row_was_measured_by_is_a_line():
+    [one] = run(row(routine="decode", device="cuda:0", cuda_graph=True, peaks="measured", fallback="x")).rows
+    said = "decode on cuda:0 NVIDIA H200: cupti, cold L2 by rotation, CUDA graph (fallback), roof measured"
+    assert formatting.provenance(one) == said
+    plain = typed(cold_l2="odd", device="cpu", device_name="EPYC", instrument="wall")
+    assert formatting.provenance(plain) == "own kernels on cpu EPYC: wall, L2 not known, roof not measured"
+    names = [typed(backend="auto", resolved_backend=chosen) for chosen in (None, "auto", "sdpa", "fa3")]
+    assert list(map(formatting.named, names)) == ["auto", "auto", "auto", "auto (fa3)"]
+
+
+# Scatter of samples.
+
+
+@given(st.lists(st.floats(1e-6, 1.0), min_size=2, max_size=30))
+def test_the_spread_is_the_deviation_over_the_mean(samples):
+    assert scatter.spread(samples) == pytest.approx(statistics.stdev(samples) / statistics.fmean(samples))
+
+
+def test_a_single_late_call_is_noise_to_a_gpu_and_not_to_the_hosts_clock():
+    assert (scatter.spread([1.0]), scatter.is_noisy([1.0], "cupti")) == (None, False)
+    late = [*[1.0] * 29, 3.0]
+    assert (scatter.is_noisy(late, "cupti"), scatter.is_noisy(late, "wall")) == (True, False)
+    wide = [1.0, 1.5] * 15
+    assert (scatter.is_noisy(wide, "wall"), scatter.is_noisy([1.0, 1.01] * 15, "cupti")) == (True, False)
+    assert scatter.median_error(0.2, 100) == pytest.approx(0.02 * math.sqrt(math.pi / 2) / 1.349)
+    assert [scatter.is_measured(one) for one in (0.0, 1e-15, 2e-15, 1e15, math.inf, math.nan)] == [
+        False, False, True, False, False, False,
+    ]  # fmt: skip
+    busy = Contention(seconds=1.0, cores=2, waited=0.9, load=6.0)
+    assert scatter.noise("wall", busy) == "this machine was busy: load 6 on 2 cores"
+    assert scatter.noise("wall", Contention(seconds=1.0, cores=2)) == scatter.noise("wall")
+    assert scatter.noise("cupti") == "the spread stayed above 5 %"
+
+
+# Host times, ranks, steps.
+
+
+def test_host_times_are_comparable_by_what_their_core_takes_for_a_reference():
+    seen = HostTime(50.0, (60.0, 50.0), waits=False, plan_us=9.0, plans_us=(10.0, 9.0), references_us=(40.0, 50.0))
+    assert (seen.comparable_us, seen.comparable_plan_us) == (25.0, None)
+    assert HostTime(1.0, (0.0,), waits=False, references_us=(1.0,)).comparable_us is None
+    assert (host_time.outlasts(seen, 49e-6), host_time.outlasts(seen, 50e-6)) == (True, False)
+    lines = (HostLine("allocation", "a.py:3", 2), HostLine("allocation", None, 1), HostLine("copy to host", "b", 1))
+    told = HostTime(1.0, (), waits=False, lines=lines)
+    assert host_time.places(told, "allocation") == ["2 x a.py:3", "1 x a line that could not be seen"]
+
+
+def ranks(**more):
+    known = {"ranks": 4, "collective": "all_reduce", "figure": "last end", "backend": "nccl", "transport": "ring"}
+    counted = dict.fromkeys(("clock_violations", "clock_calls"), 0) | {"clock_bound_ns": 100}
+    times = dict.fromkeys(("max_over_ranks_s", "arrival_skew_s", "end_skew_s", "late_s", "late_figure_s"), 0.0)
+    return RankTimes(**{**known, **counted, **times, "arrivals_s": (), "ends_s": (), **more})
+
+
+def test_bandwidths_of_ranks_are_those_of_their_links():
+    assert {name: factor(4) for name, factor in BUS_FACTORS.items()} == {
+        "all_reduce": 1.5, "all_gather": 0.75, "reduce_scatter": 0.75, "all_to_all": 0.75, "broadcast": 1, "reduce": 1,
+    }  # fmt: skip
+    carried = ranks(links_gb_per_s={"nvlink": 6.0}).carrying(2e9, 1.0)
+    assert (carried.busbw_gb_per_s, carried.shares()) == (3.0, {"nvlink": 50.0})
+    assert ranks().carrying(None, 1.0).shares() == ranks(collective=None).carrying(1e9, 1.0).shares() == {}
+    assert ranks().conditions == "4 ranks over nccl (ring), last end"
+    assert (ranks().is_without_multicast, ranks(transport="multicast allowed").is_without_multicast) == (True, False)
+
+
+def test_kernels_of_a_step_are_summed():
+    kernel = StepKernel(name="gemm", count=2, weight_bytes=8.0, parameters=4, flops=16.0)
+    assert kernel.times(3) == StepKernel(name="gemm", count=6, weight_bytes=24.0, parameters=12, flops=48.0)
+    assert kernel.joined(kernel) == kernel.times(2)
+    with pytest.raises(FieldError, match="gemm: count must be at least 1, got 0"):
+        StepKernel(name="gemm", count=0)
+
+
+# The file of a run.
+
+
+def test_a_run_says_which_cases_it_has_twice_and_which_failed():
+    failed = [
+        {"case": "b", "outcome": "failed", "reason": "wrong\nat 3"},
+        {"case": "b", "outcome": "skipped", "reason": ""},
+    ]
+    made = run(row("a"), row("a"), row("c"), unmeasured=[*failed, {"case": "d", "outcome": "xfailed", "reason": "bug"}])
+    assert (made.twice, made.failed, made.name) == (frozenset({"a"}), ["b"], "made")
+    assert made.ended(["x", "b", "d"]).headline == "wrong"
+    assert (made.ended(["d"]).outcome, made.ended(["x"])) == ("xfailed", None)
+    assert made.unmeasured[0].written() == {"case": "b", "outcome": "failed", "reason": "wrong\nat 3"}
+
+
+def test_what_grows_with_a_run_is_left_out_of_the_brief_block():
+    shard = ShardOfRun(nth=1, of=2, whole="w", tests=((0, "a"),), count=1, size=2)
+    left = Unmeasured(identity=typed().identity, outcome="failed", reason="x")
+    written = Block(unmeasured=(left,), shard=shard).written()
+    assert (written["schema"], "step" in written) == (run_file.SCHEMA, False)
+    short = run_file.brief(written)
+    assert short["shard"] == {"nth": 1, "of": 2, "whole": "w", "count": 1, "size": 2}
+    assert (short["unmeasured_count"], "unmeasured" in short) == (1, False)
+    assert "shard" not in run_file.brief(Block().written())
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        (
+            {"benchmarks": [], "flashinfer_perf": {"schema": 3}},
+            "f: it has schema 3, this version reads 1 and 2: update it",
+        ),
+        ({"benchmarks": [], "machine_info": {"driver": [1]}}, r"f: machine_info: driver must be text, got \[1\]"),
+        ({"benchmarks": [], "machine_info": {"cpu": 3}}, "f: machine_info: cpu must be an object, got 3"),
+        ({"benchmarks": [], "commit_info": []}, None),
+        ({"benchmarks": {}}, "f: not a file of pytest-benchmark, it has no benchmarks"),
+    ],
+)
+def test_a_file_that_is_no_run_says_why(document, sentence):
+    if sentence is None:
+        assert run_file.parse(document, "f").commit == Commit()
+        return
+    with pytest.raises(run_file.RunError, match=f"^{sentence}$"):
+        run_file.parse(document, "f")
+
+
+def test_a_run_of_another_plugin_is_none_of_ours():
+    with pytest.raises(run_file.RunError, match="f is no run of this plugin: write one with pytest"):
+        run_file.verified(run_file.parse({"benchmarks": []}, "f"))
+    assert Commit.of({"id": "unversioned", "dirty": 1}) == Commit(None, dirty=True)
+    assert Commit.of({"id": 7}) == Commit("7")
+
+
+def test_a_rows_numbers_are_properties_of_its_test():
+    made = typed(median=1.23456789e-4, tflops=5.0)
+    known = [("perf_median_us", 1.0), ("mine", 2)]
+    run_file.put(made, known)
+    assert known == [("mine", 2), ("perf_median_us", 123.456789), ("perf_tflops", 5.0), ("perf_status", "ok")]
+
+
+def test_files_of_shards_are_one_run_or_say_why_not():
+    def part(nth, *names, of=2, tests=None, **machine):
+        shard = {"nth": nth, "of": of, "whole": "w", "tests": tests or [[place, f"t::{name}"] for place, name in names]}
+        rows = [{**row(name), "fullname": f"t::{name}"} for _, name in names]
+        said = {"machine_info": {"node": f"n{nth}", **machine}, "flashinfer_perf": {"schema": 2, "shard": shard}}
+        document = {"benchmarks": rows, "datetime": f"2026-11-2{nth}T00:00:00+00:00", **said}
+        return merging.ShardPart(document, run_file.parse(document, f"{nth}.json"))
+
+    one, two = part(1, (0, "a"), (3, "d")), part(2, (1, "b"))
+    whole = merging.merged([two, one])
+    assert [record["fullname"] for record in whole["benchmarks"]] == ["t::a", "t::b", "t::d"]
+    assert (whole["machine_info"]["node"], whole["datetime"][:10]) == ("n2, n1", "2026-11-21")
+    for parts, sentence in (
+        ([one], "shards are missing: 2/2 (--allow gaps)"),
+        ([one, part(2, (0, "a"))], "measured more than once: t::a (--allow duplicates)"),
+        ([one, part(2, (1, "b"), of=3)], "the files are parts of different wholes"),
+        ([one, part(2, (1, "b"), tests=[[1, "t::b"], [2, "t::c"]])], "2.json: no result of t::c: that run was stopped"),
+        ([one, part(2, (1, "b"), driver="9")], "mixed versions: driver 9 in 2.json;  in 1.json (--allow versions)"),
+    ):
+        with pytest.raises(merging.MergeError) as error:
+            merging.merged(parts)
+        assert sentence in str(error.value)
+    assert len(merging.merged([one], ["gaps"])["benchmarks"]) == 2
