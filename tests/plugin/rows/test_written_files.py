@@ -64,7 +64,7 @@ def test_a_run_that_times_nothing_leaves_no_older_times(run, old, option, capsys
     assert "Nothing was measured" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("option", ["--collect-only", "--fixtures", "--fixtures-per-test", "--help"])
+@pytest.mark.parametrize("option", ["--collect-only", "--fixtures", "--help"])
 def test_a_look_at_what_would_be_run_leaves_the_older_file(run, old, option):
     before = old.read_text()
     run(ENDINGS["skipped"], option)
@@ -82,8 +82,10 @@ def test_a_link_to_a_file_stays_one(run, old):
     assert json.loads(kept.read_text())["benchmarks"] == []
 
 
-@pytest.mark.parametrize("ours", [(), QUICK])
-@pytest.mark.parametrize("options", [("-k", "plain"), ("-k", "neither"), ("test_broken.py",), ("--perf-backends=x",)])
+@pytest.mark.parametrize(
+    ("options", "ours"),
+    [(("-k", "plain"), ()), (("-k", "neither"), QUICK), (("test_broken.py",), ()), (("--perf-backends=x",), QUICK)],
+)
 def test_a_session_that_runs_no_case_leaves_no_older_file(old, pytester, options, ours):
     pytester.makepyfile(test_written_files=PROGRAM.format(ENDINGS["skipped"]), test_broken="import nowhere")
     pytester.runpytest(*ours, "--benchmark-json=run.json", "--ignore=test_broken.py", *options, "-W", "ignore")

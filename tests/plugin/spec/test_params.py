@@ -6,7 +6,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.config.settings import Measuring
 from pytest_flashinfer_perf.fuzz.search import params_of
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode, decode
@@ -45,7 +44,7 @@ any_case = st.sampled_from(list(all_routines().values())).flatmap(
 )
 
 
-@settings(max_examples=200, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(any_case)
 def test_both_repro_commands_give_the_case_again(case):
     pytest_command, upstream_command = shlex.split(case.repro), command(case)
@@ -54,18 +53,6 @@ def test_both_repro_commands_give_the_case_again(case):
     assert cases.parse(again, all_routines()).cases() == [case]
     if upstream_command is not None:
         assert case in cases.parse(shlex.split(upstream_command)[2:], all_routines()).cases()
-
-
-DECODE = "--routine BatchDecodeWithPagedKVCacheWrapper --batch_size 1 --s_kv 8 --num_qo_heads 2 --num_kv_heads 1 "
-
-
-def test_a_line_says_how_its_case_is_measured(cpu, hopper):
-    words = "--page_size 4 --head_dim_qk 16 --backends torch -n 30 -d 5 --no_cuda_graph --use_cuda_events -vv"
-    [case] = cases.parse(shlex.split(DECODE + words), all_routines()).cases()
-    asked = case.options.applied_to(Measuring(), hopper)
-    assert (asked.iters, asked.warmup, asked.cuda_graph, asked.instrument) == (30, 5, "off", "events")
-    assert case.options.applied_to(Measuring(), cpu).instrument == "auto"
-    assert CaseOptions().applied_to(Measuring(iters=7), hopper) == Measuring(iters=7)
 
 
 def test_flags_of_a_neighbour_and_of_any_routine_say_nothing():
@@ -87,21 +74,10 @@ def test_ids_tell_problems_apart(one, other):
     assert re.fullmatch(r"[a-z0-9.-]+", one.slug())
 
 
-def test_an_id_leaves_out_what_a_model_settles():
-    shapes = [shape.id for shape in decode.tiers["default"]()]
-    assert "llama-3.1-70b-tp8-b16-s8192" in shapes
-    assert "llama-3.1-70b-b16-s1024-kvfp8" in shapes
-    assert "gpt-oss-120b-b128-s8192" in shapes
-
-
 @pytest.mark.parametrize("tier", ["smoke", "default", "full"])
 def test_ids_of_a_tier_are_distinct(tier):
     shapes = [shape.id for shape in decode.tiers[tier]()]
     assert len(set(shapes)) == len(shapes)
-
-
-def test_the_default_tier_is_worth_its_name():
-    assert len(list(decode.tiers["default"]())) >= 20
 
 
 @pytest.mark.parametrize(
@@ -119,24 +95,6 @@ def test_the_default_tier_is_worth_its_name():
 def test_a_bad_value_is_an_error_that_names_it(change, sentence):
     with pytest.raises(ParamError, match=re.escape(sentence)):
         replace(SMOKE, **change)
-
-
-@pytest.mark.parametrize(
-    ("line", "sentence"),
-    [
-        ("--routine BatchDecode --s_kv 1", "did you mean BatchDecodeWithPagedKVCacheWrapper?"),
-        ("--routine BatchDecodeWithPagedKVCacheWrapper --batch_size x", "batch_size: invalid int value"),
-        ("--batch_size 1", "--routine"),
-    ],
-)
-def test_a_line_that_cannot_be_understood_says_what(line, sentence):
-    with pytest.raises(ParamError, match=re.escape(sentence)):
-        cases.parse(shlex.split(line), all_routines()).cases()
-
-
-def test_an_alias_is_its_backend():
-    line = ["--routine", decode.name, "--backends", "trtllm-gen-native", "prims_ts", *flags.write(SMOKE)]
-    assert [case.backend_name for case in cases.parse(line, all_routines()).cases()] == ["trtllm-native", "prims-ts"]
 
 
 def test_without_backends_a_line_means_all_of_them():
@@ -160,8 +118,3 @@ def test_json_params_say_what_mla_writes_for_narrow_queries():
         ),
     )
     assert narrow.as_json()["out_dtype"] == narrow.out == "bfloat16"
-
-
-def test_json_params_are_scalars():
-    values = Case(decode, Shape(SMOKE), "fa2").json_params.values()
-    assert all(isinstance(value, (str, int, float, bool)) for value in values)
