@@ -1,9 +1,9 @@
 """Templates by hand: their references against others that are written in another way, and each case to its end."""
 
-import shlex
-
 import pytest
 import torch
+from derived_cases import case, inputs
+from derived_cases import given as given_to
 from flashinfer.trace.templates.gdn import gated_delta_rule_decode_trace, gdn_mtp_trace, gdn_prefill_trace
 from flashinfer.trace.templates.mamba import selective_state_update_trace
 from hypothesis import given, settings
@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 from planted_faults import missed
 from torch.nn.functional import layer_norm, normalize, scaled_dot_product_attention, silu
 
-from pytest_flashinfer_perf.flashinfer_benchmark.testlist import cases_of_line
 from pytest_flashinfer_perf.machine import capability
-from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.derived import all_apis, by_hand, calling, prepare
 from pytest_flashinfer_perf.routines.derived.by_hand import attention, mended, norm, recurrent
 from pytest_flashinfer_perf.routines.derived.given import FirstCall, Given
 from pytest_flashinfer_perf.routines.derived.routine import requirements
 
 BIG_ON_A_CPU = ("fp8_blockscale", "mono_moe", "cute_dsl_fused_moe", "selective_state_update", "mm_fp8")
-SMALLER = {"checkpointing_ssu": {"batch_size": 4, "nheads": 8, "ngroups": 1}}
+MOST = {"batch_size": 2, "num_qo_heads": 8, "num_kv_heads": 2, "nheads": 8, "ngroups": 1, "num_heads": 8}
 HEADS = {"num_qo_heads": 4, "num_kv_heads": 2, "head_dim": 16}
 
 
@@ -255,8 +253,7 @@ def test_a_patch_is_turned_by_its_frame_row_and_column():
 
 
 def test_scales_by_columns_are_the_same_numbers_in_rows_of_four():
-    api = all_apis()["flashinfer.gemm.gemm_base.fp8_blockscale_gemm_sm90"]
-    made = api.inputs(api.params(M=6, N=128, K=256), torch.Generator().manual_seed(1), torch.device("cpu")).call
+    made = given_to("gemm.gemm_base.fp8_blockscale_gemm_sm90", M=6, N=128, K=256)
     assert (tuple(made["input_scale"].shape), made["input_scale"].stride()) == ((6, 2), (1, 8))
     rows = made["input"].float().unflatten(1, (2, 128)) * made["input_scale"][..., None]
     assert rows.std().item() == pytest.approx(1.0, abs=0.1)
@@ -279,15 +276,14 @@ def test_arguments_without_a_name_follow_those_before_them():
 def test_what_a_call_by_hand_reads_is_never_filled_with_nan_before_it():
     """As the ring of checkpointing_ssu, once a kernel writes all that the template names (16 requests and more)."""
     for line in small_lines():
-        [case] = cases_of_line(shlex.split(line), all_routines())
-        made = case.routine.inputs(case.params, torch.Generator().manual_seed(1), torch.device("cpu"))
-        written = [one.argument for one in case.routine.api.outputs if one.argument in made.call]
+        routine, params = case(line).routine, case(line).params
+        made = inputs(routine, params)
+        written = [one.argument for one in routine.api.outputs if one.argument in made.call]
         made.shared.first = FirstCall(changed=dict.fromkeys(written, (1.0,)))
-        filled = {tensor.data_ptr() for tensor in case.routine.outputs(made)}
-        names = {
-            name for name, value in made.call.items() if isinstance(value, torch.Tensor) and value.data_ptr() in filled
-        }
-        assert names <= made.shared.unfilled, case.routine.name
+        filled = {tensor.data_ptr() for tensor in routine.outputs(made)}
+        tensors = {name: value for name, value in made.call.items() if isinstance(value, torch.Tensor)}
+        names = {name for name, tensor in tensors.items() if tensor.data_ptr() in filled}
+        assert names <= made.shared.unfilled, routine.name
 
 
 @pytest.mark.parametrize("part", ["fused_moe.core.trtllm_", "prims_ts", "trtllm_ragged_attention"])
@@ -303,16 +299,15 @@ def small_lines():
     for name, api in all_apis().items():
         if api.api.by_hand and not any(part in name for part in BIG_ON_A_CPU):
             shape = next(iter(api.tiers["smoke"]()))
-            axes = {**shape.params.axes, **SMALLER.get(api.api.label, {})}
-            sizes = [f"--{axis}={value}" for axis, value in axes.items() if not isinstance(value, bool)]
-            yield shlex.join(["--api", name, "--backends", "torch", *sizes])
+            axes = {axis: value for axis, value in shape.params.axes.items() if not isinstance(value, bool)}
+            sizes = [f"--{axis}={min(value, MOST.get(axis, value))}" for axis, value in axes.items()]
+            yield " ".join(["--api", name, *sizes])
 
 
 def test_every_fault_is_found_by_the_references_by_hand(cpu):
     found = {}
     for line in small_lines():
-        [case] = cases_of_line(shlex.split(line), all_routines())
-        found[case.routine.name] = missed(case, cpu)
+        found[case(line).routine.name] = missed(case(line), cpu)
     assert len(found) >= 17
     quantised = {name for name in found if "quantize" in name}  # 2 % are less than a step of fp8
     assert {name for name, faults in found.items() if faults} <= quantised

@@ -1,22 +1,20 @@
 """Calls of any form are checked, and what they cost is derived as a routine's file has it."""
 
-import shlex
 from dataclasses import replace
 
 import planted_apis
 import pytest
 import torch
+from derived_cases import api_of, build, built, case, given, inputs
 
 from pytest_flashinfer_perf.checking.check import WrongAnswerError, compare
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
-from pytest_flashinfer_perf.flashinfer_benchmark.testlist import cases_of_line
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.measurement.one_case import check_answer, run_case
-from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.routines.derived import all_apis, registry, routine, truth
 from pytest_flashinfer_perf.routines.derived import given as made
+from pytest_flashinfer_perf.routines.derived import registry, routine, truth
 from pytest_flashinfer_perf.spec.case import Case
-from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions, Shape
+from pytest_flashinfer_perf.spec.routine import CannotRunError, Shape
 
 OVERLAP = {
     "decode": (
@@ -51,10 +49,10 @@ HEADS = {
 
 
 def cost_of(line):
-    [case] = cases_of_line(shlex.split(line), all_routines())
-    x = case.routine.inputs(case.params, torch.Generator().manual_seed(1), torch.device("cpu"))
-    case.backend.build(case.params, x, LaunchOptions("torch", cuda_graph=False))
-    return case.routine.cost(case.params, x)
+    one = case(line)
+    x = inputs(one.routine, one.params)
+    build(one.routine, one.params, x)
+    return one.routine.cost(one.params, x)
 
 
 @pytest.mark.parametrize("which", OVERLAP)
@@ -62,15 +60,15 @@ def test_what_is_derived_is_what_a_routine_declares_by_hand(which):
     """The products are the same ones; of the bytes, lengths and tables of pages differ by less than 1 %."""
     api, routine = OVERLAP[which]
     of_api, of_routine = HEADS.get(which, ("", ""))
-    derived = cost_of(f"--api {api} {of_api} --backends torch")
-    by_hand = cost_of(f"--routine {routine} {of_routine} --backends torch")
+    derived = cost_of(f"--api {api} {of_api}")
+    by_hand = cost_of(f"--routine {routine} {of_routine}")
     assert derived.flops == by_hand.flops
     assert derived.bytes == pytest.approx(by_hand.bytes, rel=0.01)
 
 
 def test_experts_that_no_token_is_likely_to_choose_are_not_counted():
     sizes = "--seq_len 2 --num_experts 8 --top_k 2 --hidden_size 128 --intermediate_size 128"
-    cost = cost_of(f"--api flashinfer.fused_moe.monomoe.mono_moe --backends torch {sizes}")
+    cost = cost_of(f"--api flashinfer.fused_moe.monomoe.mono_moe {sizes}")
     weights, scales = 8 * (256 + 128) * 128, 8 * (2 + 1) * 4
     assert cost.flops == 2 * 2 * 2 * (256 + 128) * 128
     tokens_and_logits = 2 * 2 * (128 + 8)
@@ -106,33 +104,33 @@ def test_a_call_of_any_form_is_checked(name):
     check_answer(api, backend, api.params(rows=4), device="cpu")
 
 
-def built(name):
+def planted_call(name):
     api, backend = planted(name)
     params = api.params(rows=4)
-    x = api.inputs(params, torch.Generator().manual_seed(1), torch.device("cpu"))
-    return api.backends[backend].build(params, x, LaunchOptions(backend, cuda_graph=False)), x
+    x = inputs(api, params)
+    return build(api, params, x, backend), x
 
 
 def test_a_call_that_is_built_again_where_the_answer_is_held_knows_what_the_first_one_changed():
-    _, x = built("doubled_to")
+    _, x = planted_call("doubled_to")
     x.call["out"].copy_(2 * x.call["x"])
     before = x.shared.first
     api, backend = planted("doubled_to")
-    api.backends[backend].build(api.params(rows=4), x, LaunchOptions(backend, cuda_graph=False))
+    build(api, api.params(rows=4), x, backend)
     assert x.shared.first is before
     assert list(before.changed) == ["out"]
 
 
 def test_a_wrapper_can_be_planned_once_more():
-    wrapper, _ = built("DoubleWrapper.run")
+    wrapper, _ = planted_call("DoubleWrapper.run")
     before = planted_apis.DoubleWrapper.plans
     wrapper.plan()
     assert planted_apis.DoubleWrapper.plans == before + 1
-    assert built("doubled")[0].plan is None
+    assert planted_call("doubled")[0].plan is None
 
 
 def test_a_wrapper_writes_to_memory_that_its_user_holds():
-    wrapper, x = built("DoubleWrapper.run")
+    wrapper, x = planted_call("DoubleWrapper.run")
     [first], [second] = wrapper.launch(x), wrapper.launch(x)
     assert first is second
     assert torch.equal(first, 2 * x.call["x"])
@@ -170,14 +168,14 @@ def test_a_wrong_call_is_wrong(name):
 
 
 def test_experts_whose_values_are_rounded_on_the_way_are_allowed_more():
-    mono_moe = all_apis()["flashinfer.fused_moe.monomoe.mono_moe"].api
-    hash_topk = all_apis()["flashinfer.fused_moe.hash_topk.hash_topk"].api
+    mono_moe = api_of("fused_moe.monomoe.mono_moe").api
+    hash_topk = api_of("fused_moe.hash_topk.hash_topk").api
     bounds = [truth.tolerance(api, "output", torch.bfloat16).atol for api in (mono_moe, hash_topk)]
     assert bounds == [0.15, 0.02]
 
 
 def test_a_recurrence_that_rounds_on_the_way_may_stray_in_a_few_elements_and_lack_none():
-    api = all_apis()["flashinfer.mamba.checkpointing_ssu.checkpointing_ssu"].api
+    api = api_of("mamba.checkpointing_ssu.checkpointing_ssu").api
     allowed = truth.tolerance(api, "output", torch.bfloat16)
     right = torch.randn(64, 64, generator=torch.Generator().manual_seed(1))
     few, many, lost = right.clone(), right.clone(), right.clone()
@@ -191,7 +189,7 @@ def test_a_recurrence_that_rounds_on_the_way_may_stray_in_a_few_elements_and_lac
 
 
 def test_any_of_equal_numbers_may_be_among_the_largest_and_no_other():
-    top_k = all_apis()["flashinfer.topk_varlen.topk_varlen.top_k_varlen"].api
+    top_k = api_of("topk_varlen.topk_varlen.top_k_varlen").api
     logits = torch.tensor([[5.0, 3.0, 3.0, 1.0]], dtype=torch.bfloat16)
 
     def chosen(*indices):
@@ -203,7 +201,7 @@ def test_any_of_equal_numbers_may_be_among_the_largest_and_no_other():
 
 
 def test_a_flag_is_a_number_as_upstreams_script_gives_it_also_where_init_makes_a_tensor():
-    sampler = all_apis()["flashinfer.sampling.top_k_top_p_sampling_from_probs"]
+    sampler = api_of("sampling.top_k_top_p_sampling_from_probs")
     assert isinstance(_made(sampler).call["top_k"], torch.Tensor)
     call = _made(sampler, arguments="top_k=5,top_p=0.9").call
     assert (call["top_k"], call["top_p"]) == (5, 0.9)
@@ -221,15 +219,14 @@ def test_a_call_whose_kernel_writes_nothing_is_named():
 
 
 def test_what_exchanges_data_between_gpus_is_a_skip_on_one(hopper):
-    api = all_apis()["flashinfer.comm.dcp_alltoall.decode_cp_a2a_alltoall"]
+    api = api_of("comm.dcp_alltoall.decode_cp_a2a_alltoall")
     reasons = [require(hopper) for require in api.backends["flashinfer"].requires]
     assert f"{api.name} exchanges data between GPUs, and its template makes one rank alone" in reasons
 
 
 def test_the_scale_that_an_api_takes_by_default_is_of_its_queries():
-    api = all_apis()["flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper.run"]
-    x = api.inputs(api.params(batch_size=2), torch.Generator().manual_seed(1), torch.device("cpu"))
-    answer, _ = truth.answer(api.api, x)
+    decode, _, x = built("decode.BatchDecodeWithPagedKVCacheWrapper.run", batch_size=2)
+    answer, _ = truth.answer(decode.api, x)
     q, (k, v) = x.call["q"], x.call["paged_kv_cache"]
     keys, values = (t[:4].flatten(0, 1).repeat_interleave(4, 1).transpose(0, 1).float() for t in (k, v))
     first = torch.nn.functional.scaled_dot_product_attention(q[0, :, None].float(), keys, values)[:, 0]
@@ -239,17 +236,14 @@ def test_the_scale_that_an_api_takes_by_default_is_of_its_queries():
 @pytest.mark.parametrize(("requests", "states"), [(4, 8), (64, 64)])
 def test_there_are_as_many_states_as_requests_index(requests, states):
     """`init` makes 8 for any number of requests; on a GPU the kernel would read beyond them."""
-    api = all_apis()["flashinfer.gdn_decode.gated_delta_rule_mtp"]
-    x = api.inputs(api.params(batch_size=requests), torch.Generator().manual_seed(1), torch.device("cpu")).call
+    x = given("gdn_decode.gated_delta_rule_mtp", batch_size=requests)
     assert len(x["initial_state"]) == states
     assert x["initial_state_indices"].max() < states
 
 
 def test_an_output_whose_reference_answers_otherwise_is_not_compared():
-    api = all_apis()["flashinfer.rope.rope_quantize_fp8_append_paged_kv_cache"]
-    x = api.inputs(api.params(nnz=4), torch.Generator().manual_seed(1), torch.device("cpu"))
-    api.backends["torch"].build(api.params(nnz=4), x, LaunchOptions("torch", cuda_graph=False))
-    answer, _ = truth.answer(api.api, x)
+    append, _, x = built("rope.rope_quantize_fp8_append_paged_kv_cache", nnz=4)
+    answer, _ = truth.answer(append.api, x)
     assert set(answer) == {"q_rope_out", "q_nope_out", "paged_kv_cache[1]"}
 
 
@@ -257,17 +251,15 @@ def test_inputs_are_as_the_api_takes_them_where_init_makes_others():
     """By columns, in fp32, and with a type for what the template has as a number."""
     made = {}
     for name in ("gemm_base.bmm_fp8", "routergemm.mm_M1_16_K7168_N256"):
-        api = all_apis()[f"flashinfer.gemm.{name}"]
-        params = next(iter(api.tiers["smoke"]())).params
-        made |= api.inputs(params, torch.Generator().manual_seed(1), torch.device("cpu")).call
+        gemm = api_of(f"gemm.{name}")
+        made |= inputs(gemm, next(iter(gemm.tiers["smoke"]())).params).call
     assert (made["B"].stride(), made["mat_b"].stride()) == ((64 * 128, 1, 128), (1, 7168))
     assert (made["dtype"], made["out"].dtype) == (torch.bfloat16, torch.float32)
 
 
 def test_a_type_of_the_inputs_leaves_a_quantised_output_as_it_is():
     """Also where the output is the first argument."""
-    api = all_apis()["flashinfer.norm.fused_add_rmsnorm_quant"]
-    x = api.inputs(api.params(batch_size=4, dtype="float16"), torch.Generator(), torch.device("cpu")).call
+    x = given("norm.fused_add_rmsnorm_quant", batch_size=4, dtype="float16")
     assert (x["out"].dtype, x["input"].dtype) == (torch.float8_e4m3fn, torch.float16)
 
 
@@ -287,10 +279,10 @@ def test_a_cause_that_stands_in_a_later_line_of_an_error_is_told():
 
 
 def test_the_check_negates_activations_rather_than_weights():
-    api = all_apis()["flashinfer.fused_moe.monomoe.mono_moe"]
+    moe = api_of("fused_moe.monomoe.mono_moe")
     sizes = {"seq_len": 2, "num_experts": 8, "top_k": 2, "hidden_size": 128, "intermediate_size": 128}
-    x = api.inputs(api.params(**sizes), torch.Generator(), torch.device("cpu"))
-    assert api.activations(x) is x.call["activations_in"]
+    x = inputs(moe, moe.params(**sizes))
+    assert moe.activations(x) is x.call["activations_in"]
     assert x.call["expert_weights_up"].numel() > x.call["activations_in"].numel()
 
 
