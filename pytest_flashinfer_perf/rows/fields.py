@@ -137,7 +137,7 @@ def _scalar(expected: str, kinds: tuple[type, ...], value: Any, where: str) -> A
 
 
 def _one_of(known: tuple[Any, ...], value: Any, where: str) -> Any:
-    if not any(type(one) is type(value) and one == value for one in known):  # 1 is neither true nor 1.0
+    if value not in known or (isinstance(value, (bool, float)) and type(value) not in map(type, known)):
         raise FieldError(f"{where} must be one of {', '.join(map(str, known))}, got {shown(value)}")
     return value
 

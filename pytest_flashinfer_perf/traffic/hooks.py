@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_flashinfer_perf.kernel_timing.cupti import BUFFER_BYTES, copied
 from pytest_flashinfer_perf.traffic.graphs import MARK, Graph
-from pytest_flashinfer_perf.traffic.pieces import Change
+from pytest_flashinfer_perf.traffic.pieces import PieceLine
 from pytest_flashinfer_perf.traffic.recorder import CallRecorder, Function
 
 FOLDER = "FLASHINFER_PERF_RECORD"  # where pieces are written
@@ -106,7 +106,7 @@ class Kernels:
                 total[0] += 1
                 total[1] += one.end - one.start
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[PieceLine]:
         """A line for the piece with all totals, where anything ran since the last one."""
         self.cupti.activity_flush_all(0)
         known = {name: (count, spent / 1e9) for name, (count, spent) in list(self.totals.items())}
@@ -115,4 +115,4 @@ class Kernels:
         def done(is_written: bool) -> None:
             self.written = ran if is_written else self.written
 
-        return [Change({"kernels": known}, done)] if ran != self.written else []
+        return [PieceLine({"kernels": known}, done)] if ran != self.written else []

@@ -27,7 +27,7 @@ NO_MEMORY = ctypes.c_void_p(-1).value
 PAGE, LARGEST_STEP = mmap.PAGESIZE, 1 << 20  # bytes: it grows by a quarter, at least by a page
 
 
-class Journal:
+class MappedJournal:
     """A head of one size, which is replaced, and text behind it, which is only added to and ends at the first NUL.
 
     What finds no room, on the disk or by a limit of the process, raises OSError and has changed nothing.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.traffic import hooks
-from pytest_flashinfer_perf.traffic.journal import Journal
+from pytest_flashinfer_perf.traffic.journal import MappedJournal
 
 HOOKS = Path(hooks.__file__).with_name("inside")
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -61,7 +61,7 @@ def _owner(pieces: Path) -> str:
 def _try(pieces: Path) -> None:
     """Raise unless files can be written there as a recorded process does."""
     try:
-        tried = Journal(str(pieces / "try"), b"\n")
+        tried = MappedJournal(str(pieces / "try"), b"\n")
         tried.replace_head(b"\n")
         tried.close()
         (pieces / "try").unlink()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from pytest_flashinfer_perf.traffic.journal import Journal
+from pytest_flashinfer_perf.traffic.journal import MappedJournal
 
 MOST_SAMPLES = 64  # of each distinct call
 EVERY = 0.5  # seconds
@@ -36,7 +36,7 @@ class Held:
         self.is_ready = True
 
 
-class Change(NamedTuple):
+class PieceLine(NamedTuple):
     """A line for the piece, and what is told whether it was written, or by which error it has no form."""
 
     line: dict[str, Any]
@@ -94,7 +94,7 @@ class CallTally:
             ]
         return line
 
-    def change(self, room: list[int], failed: Callable[[str, Exception, int], None]) -> Change | None:
+    def change(self, room: list[int], failed: Callable[[str, Exception, int], None]) -> PieceLine | None:
         """`room` has how many numbers of samples may still be written."""
         ready = [at for at in self.changed if all(held.is_ready for held in self.samples[at])] if room[0] > 0 else []
         counts, line = (self.count, self.replayed), self.line(ready)
@@ -112,7 +112,7 @@ class CallTally:
             self.is_refused = True
             failed(self.call["api"], error, 0)
 
-        return Change(line, done, refused) if len(line) > 1 else None
+        return PieceLine(line, done, refused) if len(line) > 1 else None
 
 
 class Writer:
@@ -121,7 +121,7 @@ class Writer:
     `changes` lists it, all that there is where `anew`, and `lost` says how many calls are in no line.
     """
 
-    def __init__(self, folder: str, changes: Callable[..., list[Change]], lost: Callable[[], int]) -> None:
+    def __init__(self, folder: str, changes: Callable[..., list[PieceLine]], lost: Callable[[], int]) -> None:
         self.folder, self.changes, self.lost = folder, changes, lost
         self.of_children = mmap.mmap(-1, PAGE)
         self.forked()
@@ -133,14 +133,14 @@ class Writer:
         piece shares `of_children` with its parent, in which it counts what is lost.
         """
         self.lock, self.pid, self.is_running = threading.RLock(), os.getpid(), False
-        self.journal: Journal | None = None
+        self.journal: MappedJournal | None = None
         self.longest, self.is_anew = LONGEST_PIECE, False
         with suppress(OSError):
             self.begin()
             self.of_children = mmap.mmap(-1, PAGE)
 
-    def begin(self, ending: str = "jsonl") -> Journal:
-        made = Journal(f"{self.folder}/{self.pid}-{time.time_ns()}.{ending}", head(0))
+    def begin(self, ending: str = "jsonl") -> MappedJournal:
+        made = MappedJournal(f"{self.folder}/{self.pid}-{time.time_ns()}.{ending}", head(0))
         self.journal = self.journal or made
         made.replace_head(made.head)
         return made
@@ -189,7 +189,7 @@ class Writer:
         place = os.getpid() % (PAGE // 8) * 8
         self.of_children[place : place + 8] = self.lost().to_bytes(8, "little")
 
-    def replace(self, before: Journal) -> None:
+    def replace(self, before: MappedJournal) -> None:
         """By a piece with the last state of each call, if there is room; at no time are there two."""
         made = self.begin("new")
         if not self.add(made):
@@ -200,7 +200,7 @@ class Writer:
         made.path, self.journal, self.is_anew = before.path, made, False
         before.close()
 
-    def add(self, journal: Journal) -> bool:
+    def add(self, journal: MappedJournal) -> bool:
         """Whether there was room for all that has changed."""
         changes, why = self.changes(anew=self.is_anew), ""
         for change in changes:

@@ -23,7 +23,7 @@ from typing import Any
 from pytest_flashinfer_perf.traffic import arguments
 from pytest_flashinfer_perf.traffic.arguments import Key, KeyOf
 from pytest_flashinfer_perf.traffic.graphs import MARK, NO_STATE, Captured, Graph, State
-from pytest_flashinfer_perf.traffic.pieces import MOST_NUMBERS, CallTally, Change, Held, Writer
+from pytest_flashinfer_perf.traffic.pieces import MOST_NUMBERS, CallTally, Held, PieceLine, Writer
 
 MOST_DISTINCT = 20_000  # calls of a process
 MOST_BYTES = 32 << 20  # of their descriptions
@@ -329,7 +329,7 @@ class CallRecorder:
             self.dropped += calls
             self.fault = self.fault or f"{where}: {type(error).__name__}: {error}"[:200]
 
-    def changes(self, *, anew: bool) -> list[Change]:
+    def changes(self, *, anew: bool) -> list[PieceLine]:
         """What has changed since it was written; all that is known, where a piece begins anew."""
         with self.lock:
             self.look(self.settle_all)
@@ -342,7 +342,7 @@ class CallRecorder:
             made = list(filter(None, (one.change(self.room, self.failed) for one in tallies)))
             facts = (self.dropped, self.fault, self.raised.total())
             if made or facts != self.told:
-                made.append(Change(self.process(), functools.partial(self.tell, facts)))
+                made.append(PieceLine(self.process(), functools.partial(self.tell, facts)))
             if self.kernels is not None and not self.capturing:
                 made += self.kernels.changes()
         return made

@@ -274,10 +274,10 @@ def understood(text):
     return True
 
 
-def test_2000_mutations_are_understood_or_refused_with_a_sentence():
+def test_500_mutations_are_understood_or_refused_with_a_sentence():
     rand = random.Random(0)
     texts = [json.dumps(shipped.record(name)["config"]) for name in shipped.names()]
-    outcomes = [understood(mutated(rand, rand.choice(texts), rand.randint(1, 3))) for _ in range(2000)]
+    outcomes = [understood(mutated(rand, rand.choice(texts), rand.randint(1, 3))) for _ in range(500)]
     assert set(outcomes) == {True, False}
 
 

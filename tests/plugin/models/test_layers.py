@@ -68,36 +68,3 @@ def test_every_model_with_experts_has_shapes_but_what_fp4_cannot_store():
     over = ((routine, model) for routine in MOE for model in routine.presets.everywhere())
     without = {(routine.name, model.name) for routine, model in over if not list(routine.model_shapes(model))}
     assert without == {("trtllm_fp4_block_scale_moe", f"gpt-oss-{size}-tp8") for size in ("20b", "120b")}
-
-
-COLLECT = ("--collect-only", "-q", "--import-mode=importlib", "--perf-backends=torch")
-
-
-def collected(pytester, pytestconfig, *arguments):
-    tests = str(pytestconfig.rootpath / "tests" / "attention")
-    result = pytester.runpytest(tests, *COLLECT, *arguments)
-    return result, [line.rpartition("::")[2] for line in result.outlines if "::" in line]
-
-
-def test_a_model_replaces_the_tier(pytester, pytestconfig):
-    _, ids = collected(pytester, pytestconfig, "--perf-model=deepseek-r1-tp8-dp16")
-    assert {name.partition("[")[0] for name in ids} == {"test_mla", "test_ragged_prefill"}
-    assert all("[deepseek-r1-tp8-dp16-b" in name for name in ids)
-    assert "test_mla[deepseek-r1-tp8-dp16-b16-s1024-torch]" in ids
-    _, ids = collected(pytester, pytestconfig, "--perf-model=llama-4-scout")
-    assert {name.partition("[")[0] for name in ids} == {"test_decode", "test_paged_prefill", "test_ragged_prefill"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--perf-model=llama-3.1-80b"], "unknown name 'llama-3.1-80b', did you mean llama-3.1-8"),
-        (["--perf-model=kimi-k3"], "known are deepseek-r1, deepseek-v3, gemma-3-12b,"),
-        (["--perf-model=mixtral-8x22b-tp5"], "48 query heads, which 5 GPUs cannot share evenly"),
-    ],
-)
-def test_a_model_that_cannot_be_is_one_clear_error(pytester, pytestconfig, arguments, sentence):
-    result, ids = collected(pytester, pytestconfig, *arguments)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert sentence in result.stderr.str()
-    assert not ids

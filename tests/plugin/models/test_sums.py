@@ -41,14 +41,18 @@ def compared(plan, tmp_path, monkeypatch, capsys):
     return compare
 
 
-def test_a_run_of_a_step_records_it(pytester, pytestconfig, tmp_path):
+def test_a_run_of_a_step_records_it(session, pytestconfig, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**TINY, "num_hidden_layers": 2}))
-    output = tmp_path / "run.json"
-    words = ("--import-mode=importlib", "--perf-backends=torch", "--perf-iters=3", "--perf-device=cpu", "-k", "mm_bf16")
-    tests = pytestconfig.rootpath / "tests" / "gemm"
-    step = (f"--perf-model={tmp_path}/config.json", "--perf-step=--batch 4 --context 128")
-    assert pytester.runpytest(tests, *words, *step, f"--benchmark-json={output}").ret == 0
-    step = run_file.read(output).step
+    words = (
+        "--import-mode=importlib",
+        "--perf-backends=torch",
+        f"--perf-model={tmp_path}/config.json",
+        "-k",
+        "mm_bf16",
+    )
+    done = session(pytestconfig.rootpath / "tests" / "gemm", *words, "--perf-step=--batch 4 --context 128")
+    assert done.code == 0
+    step = run_file.read(done.folder / "run.json").step
     assert step.title.endswith("one decode step of 4 requests with 128 tokens")
     assert {kernel.name: kernel.count for kernel in step.kernels}["gate-up"] == 2
     assert next(kernel for kernel in step.kernels if kernel.name == "qkv").problems[0]["routine"] == "mm_bf16"

@@ -1,7 +1,8 @@
 """Functions that FlashInfer's own decorator made, without kernels, and programs that call them, each in a fork.
 
 One process imports torch, and runs `first`. Then each program is the text of a module of its name in a fork, in a
-folder of its name, and finds `CALLS` in it. `NAME.status` is what `waitpid` says of it, `NAME/error` its traceback.
+folder of its name, and finds `CALLS` in it; of two texts the first one runs before these. `NAME.status` is what
+`waitpid` says of it, and `NAME/error` has its traceback.
 """
 
 import contextlib
@@ -78,8 +79,8 @@ for name, text in programs.items():
         try:
             own = sys.modules[name] = types.ModuleType(name)
             own.__dict__.update(known, __name__=name)
-            exec(calls, own.__dict__)
-            exec(text, own.__dict__)
+            for part in (text[0], calls, text[1]) if isinstance(text, list) else (calls, text):
+                exec(part, own.__dict__)
             os._exit(0)
         except BaseException:
             note("error", traceback.format_exc().encode())

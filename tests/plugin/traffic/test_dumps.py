@@ -1,14 +1,12 @@
 """FlashInfer's own dumps, made by the installed FlashInfer, read as recordings; strange ones are refused."""
 
 import json
-import os
 import random
 import shutil
 import subprocess
-import sys
 
+import known_calls
 import pytest
-from known_calls import CALLS
 from mutations import changed, mutated
 
 from pytest_flashinfer_perf import cli
@@ -23,25 +21,33 @@ for length in (4, 4, 9):
 mm(A, A.clone(), name="/home/me/secret", scale=0.5)
 """
 TRACE = """
-import torch, flashinfer
+from flashinfer.norm import rmsnorm
 x = torch.empty(4, 128, dtype=torch.bfloat16)
 try:
-    flashinfer.norm.rmsnorm(x, x[0])
+    rmsnorm(x, x[0])
 except Exception:
     pass  # there is no GPU: the trace is written before the kernel is called
 """
+LEVELS = ("of_torch", "of_safetensors")
 
 
-def run(folder, text, **variables):
-    environ = {**os.environ, **variables}
-    subprocess.run([sys.executable, "-c", text], cwd=folder, env=environ, check=True, stdout=subprocess.DEVNULL)
+@pytest.fixture(scope="module")
+def dumped(tmp_path_factory):
+    """The folder with a folder of each program, which dumps by what its first lines set."""
+    folder = tmp_path_factory.mktemp("dumps")
+    traced = {"FLASHINFER_TRACE_DUMP": "1", "FLASHINFER_TRACE_DUMP_DIR": "traces"}
+    programs = {"trace": (traced, TRACE)}
+    for nth, name in enumerate(LEVELS):
+        programs[name] = ({"FLASHINFER_LOGLEVEL": "10", "FLASHINFER_DUMP_SAFETENSORS": str(nth)}, LEVEL_10)
+    texts = {name: (f"os.environ.update({variables})", text) for name, (variables, text) in programs.items()}
+    subprocess.run(known_calls.prepared(folder, texts), cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    assert {name: (folder / f"{name}.status").read_text() for name in texts} == dict.fromkeys(texts, "0")
+    return folder
 
 
-@pytest.fixture(scope="module", params=["0", "1"], ids=["torch", "safetensors"])
-def level_10(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("level_10")
-    run(folder, CALLS + LEVEL_10, FLASHINFER_LOGLEVEL="10", FLASHINFER_DUMP_SAFETENSORS=request.param)
-    return folder / "flashinfer_dumps"
+@pytest.fixture(params=LEVELS)
+def level_10(dumped, request):
+    return dumped / request.param / "flashinfer_dumps"
 
 
 def test_a_folder_of_level_10_is_a_recording(level_10, tmp_path):
@@ -61,9 +67,8 @@ def test_a_folder_of_level_10_is_a_recording(level_10, tmp_path):
     assert "secret" not in out.read_text()
 
 
-def test_a_trace_dump_is_a_recording(tmp_path):
-    run(tmp_path, TRACE, FLASHINFER_TRACE_DUMP="1", FLASHINFER_TRACE_DUMP_DIR=str(tmp_path / "traces"))
-    made = dumps.of_folder(tmp_path / "traces").recording
+def test_a_trace_dump_is_a_recording(dumped, tmp_path):
+    made = dumps.of_folder(dumped / "trace" / "traces").recording
     [call] = made.calls
     assert call.api == "flashinfer.norm.rmsnorm"
     assert call.count == 1

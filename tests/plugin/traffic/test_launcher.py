@@ -16,9 +16,9 @@ from pytest_flashinfer_perf.traffic import journal, launcher, pieces, recording
 PIECE = """
 import os, sys
 from pytest_flashinfer_perf.traffic import hooks
-from pytest_flashinfer_perf.traffic.journal import Journal
+from pytest_flashinfer_perf.traffic.journal import MappedJournal
 from pytest_flashinfer_perf.traffic.pieces import head
-piece = lambda: Journal(f"{os.environ[hooks.FOLDER]}/{os.getpid()}-1.jsonl", head(0))
+piece = lambda: MappedJournal(f"{os.environ[hooks.FOLDER]}/{os.getpid()}-1.jsonl", head(0))
 line = b'{"id":1,"call":{"api":"a.b","arguments":{}},"counts":[%d,0]}\\n'
 """
 FULL = "piece().replace_head(head(7, 'it is full'))"
@@ -133,7 +133,7 @@ def test_files_that_memory_cannot_write_are_refused_before_the_program_runs(caps
 
 
 def test_a_journal_grows_and_ends_at_the_first_nul(tmp_path):
-    made = journal.Journal(str(tmp_path / "j"), b"head\n")
+    made = journal.MappedJournal(str(tmp_path / "j"), b"head\n")
     lines = [b"%d" % nth * 40 + b"\n" for nth in range(3000)]
     for line in lines:
         made.add(line)
@@ -145,9 +145,9 @@ def test_a_journal_grows_and_ends_at_the_first_nul(tmp_path):
 
 
 def test_text_that_a_killed_process_did_not_finish_is_none(tmp_path, monkeypatch):
-    made = journal.Journal(str(tmp_path / "1-1.jsonl"), pieces.head(0))
+    made = journal.MappedJournal(str(tmp_path / "1-1.jsonl"), pieces.head(0))
     made.add(b'{"id":1}\n')
-    store, stored = journal.Journal._store, []
+    store, stored = journal.MappedJournal._store, []
 
     def killed(self, at, text):
         stored.append(at)
@@ -155,7 +155,7 @@ def test_text_that_a_killed_process_did_not_finish_is_none(tmp_path, monkeypatch
             raise KeyboardInterrupt
         store(self, at, text)
 
-    monkeypatch.setattr(journal.Journal, "_store", killed)
+    monkeypatch.setattr(journal.MappedJournal, "_store", killed)
     with pytest.raises(KeyboardInterrupt):
         made.add(b'{"id":2}\n')
     text = (tmp_path / "1-1.jsonl").read_bytes()
@@ -165,7 +165,7 @@ def test_text_that_a_killed_process_did_not_finish_is_none(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("there", ["another file", "nothing"])
 def test_another_file_of_its_name_is_not_written_to(tmp_path, there):
-    made = journal.Journal(str(tmp_path / "j"), b"head\n")
+    made = journal.MappedJournal(str(tmp_path / "j"), b"head\n")
     made.add(b"x" * 5000)
     (tmp_path / "j").rename(tmp_path / "moved")
     if there == "another file":

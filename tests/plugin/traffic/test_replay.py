@@ -3,56 +3,45 @@
 import json
 import re
 import shlex
-import sys
-import time
-from types import SimpleNamespace
 
 import pytest
-from recorded_traffic import CALLS, decode, product, unknown, written
+from recorded_traffic import CALLS, decode, product, written
 from reports import document, write
 from step_runs import recorded_of, rows
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.config import planting
-from pytest_flashinfer_perf.kernel_timing import instruments, planted_work
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.traffic import recording, replay
 
-ON_CPU = ("--import-mode=importlib", "-p", "no:cacheprovider", "--perf-device=cpu", "--perf-backends=torch")
-QUICK = ("--perf-iters=3", "--benchmark-json=run.json")
+ON_CPU = ("--import-mode=importlib", "--perf-backends=torch")
 DECODE = "BatchDecodeWithPagedKVCacheWrapper"
 DECODING = f"{DECODE}.run"
 
 
 @pytest.fixture
-def run(pytester):
+def run(session, pytester):
     """Pytest on a recording, named as a person names it."""
 
-    def run(*arguments, calls=CALLS, **facts):
-        written(pytester.path / "traffic.jsonl", calls, **facts)
-        return pytester.runpytest("traffic.jsonl", *ON_CPU, *arguments)
+    def run(*arguments, calls=CALLS, **files):
+        written(pytester.path / "traffic.jsonl", calls)
+        return session("traffic.jsonl", *ON_CPU, *arguments, **files)
 
     return run
 
 
-def test_a_recording_is_measured_and_summed(run, pytester):
-    done = run(*QUICK)
-    done.assert_outcomes(passed=5, skipped=1)
-    text = done.stdout.str()
-    assert "traffic.jsonl: 5 cases for 60.0% of the calls, " in text
-    assert re.search(r"fused_everything, 40\.0% of the calls: no routine\s+calls it", text)
-    found = run_file.read(pytester.path / "run.json")
-    counts = {kernel.cases[0]: kernel.count for kernel in found.step.kernels if kernel.cases}
-    took = {f"{row.identity.routine}/{row.identity.shape}": row.median for row in found.ours}
-    assert took.keys() == counts.keys()
-    whole = sum(counts[case] * seconds for case, seconds in took.items())
-    assert f"sum {1e3 * whole:#.4g} ms +- " in text
-    assert f"{1e3 * whole / 2:#.4g} ms of GPU time for each second that was recorded" in text
-    per_api = [
-        line.split() for line in text.splitlines() if re.match(rf"({DECODE}|mm_bf16|Batch\w+)\.?\w* +\d+ +\d ", line)
-    ]
-    assert {line[0]: line[1:3] for line in per_api}[DECODING] == ["300", "2"]
-    assert sum(float(line[-1].rstrip("%")) for line in per_api) == pytest.approx(100, abs=0.3)
+def test_a_recording_is_measured_and_summed(run):
+    """Each case lasts 1 ms: 600 of 1,000 calls in 2 s, half of which are decoding."""
+    done = run()
+    assert (done.code, done.outcomes) == (0, {"passed": 5, "skipped": 1})
+    assert "traffic.jsonl: 5 cases for 60.0% of the calls, " in done.out
+    assert re.search(r"fused_everything, 40\.0% of the calls: no routine\s+calls it", done.out)
+    found = run_file.read(done.folder / "run.json")
+    assert {kernel.cases[0]: kernel.count for kernel in found.step.kernels if kernel.cases}.keys() == {
+        f"{row.identity.routine}/{row.identity.shape}" for row in found.ours
+    }
+    assert "sum 600.0 ms +- " in done.out
+    assert "300.0 ms of GPU time for each second that was recorded" in done.out
+    done.says(f"{DECODING} *300 * 2 *50.0%", "mm_bf16 *260 * 2 *43.3%", "*PrefillWithPaged* *40 * 1 *6.7%")
 
 
 def test_the_sum_stands_beside_the_kernels_that_were_seen(tmp_path, capsys):
@@ -84,30 +73,26 @@ def test_the_sum_stands_beside_the_kernels_that_were_seen(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "passed", "deselected", "line"),
+    ("words", "outcomes", "line"),
     [
-        (("-k", "mm_bf16"), 2, 4, "sum "),
-        (("--perf-cover=60%",), 2, 0, "beyond --perf-cover: 3 cases"),
-        (("-k", f"{DECODE} and not lens9"), 1, 5, "sum "),
+        (("-k", "mm_bf16"), {"passed": 2, "deselected": 4}, "sum "),
+        (("--perf-cover=60%",), {"passed": 2, "skipped": 1}, "beyond --perf-cover: 3 cases"),
+        (("-k", f"{DECODE} and not lens9"), {"passed": 1, "deselected": 5}, "sum "),
     ],
 )
-def test_a_part_of_it(run, words, passed, deselected, line):
-    done = run(*words, *QUICK)
-    assert done.parseoutcomes().get("passed") == passed
-    assert done.parseoutcomes().get("deselected", 0) == deselected
-    assert line in done.stdout.str()
+def test_a_part_of_it(run, words, outcomes, line):
+    done = run(*words)
+    assert done.outcomes == outcomes
+    assert line in done.out
 
 
-def test_the_heaviest_come_first_and_each_can_be_run_again(run, pytester):
-    collected = [line for line in run("--collect-only", "-q").outlines if "[" in line]
+def test_the_heaviest_come_first_and_each_can_be_run_again(run, session):
+    again = [shlex.split(row["extra_info"]["repro"])[1] for row in run("-k", "lens9").rows.values()]
+    collected = [line for line in run("--collect-only", "-q").result.outlines if "[" in line]
     assert [line.partition("::")[2].partition("[")[0] for line in collected][:3] == [DECODE, DECODE, "mm_bf16"]
     assert collected[-1].endswith("::without-a-case[fused_everything]")
-    run(*QUICK)
-    for row in json.loads((pytester.path / "run.json").read_text())["benchmarks"]:
-        if "lens" in row["name"]:
-            again = shlex.split(row["extra_info"]["repro"])[1]
-            assert "--actual_seq_lens_kv" in again
-    pytester.runpytest(again, *ON_CPU, *QUICK).assert_outcomes(passed=1)
+    assert all("--actual_seq_lens_kv" in one for one in again)
+    assert session(again[0], *ON_CPU).outcomes == {"passed": 1}
 
 
 @pytest.mark.parametrize(
@@ -120,53 +105,24 @@ def test_the_heaviest_come_first_and_each_can_be_run_again(run, pytester):
         ('{"kernel": 3}\n', (), "traffic.jsonl:"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(pytester, text, words, sentence):
+def test_what_cannot_be_is_one_sentence(session, pytester, text, words, sentence):
     for name in ("traffic.jsonl", "second.jsonl"):
         path = written(pytester.path / name, [product(4, count=1)])
         path.write_text(path.read_text() + text)
-    done = pytester.runpytest("traffic.jsonl", *ON_CPU, *words)
-    assert done.ret != 0
-    shown = done.stdout.str() + done.stderr.str()
-    assert sentence in shown
-    assert "Traceback" not in shown
-    assert "INTERNALERROR" not in shown
+    done = session("traffic.jsonl", *ON_CPU, *words)
+    assert done.code != 0
+    assert sentence in done.out + done.err
+    assert "Traceback" not in done.out + done.err
+    assert "INTERNALERROR" not in done.out + done.err
 
 
-def test_bench_runs_the_recording_alone(pytester, monkeypatch):
-    path = written(pytester.path / "traffic.jsonl", [product(4, count=5), unknown(1)])
-    monkeypatch.chdir(pytester.path)
-    words = [str(path), *ON_CPU[1:], *QUICK]
-    assert pytester.run(sys.executable, "-m", "pytest_flashinfer_perf", "bench", *words).ret == 0
-    assert len(json.loads((pytester.path / "run.json").read_text())["benchmarks"]) == 1
-
-
-class Looks:
-    """A clock that goes on by a microsecond when it is looked at, on a busy machine as on any other."""
-
-    now = 0.0
-
-    def __call__(self):
-        self.now += 1e-6
-        return self.now
-
-
-def test_planted_work_in_one_api_moves_the_sum_by_its_share(run, pytester, monkeypatch):
-    """Ten milliseconds in each case, beside which a call is little by this clock; then half as much more in one."""
-    clock = SimpleNamespace(**{**vars(time), "perf_counter": Looks()})
-    for module in (instruments, planted_work):
-        monkeypatch.setattr(module, "time", clock)
-    calls = [decode([9, 17], count=300), product(64, count=100)]
-    tests = {line.partition("::")[2]: line for line in run("--collect-only", "-q", calls=calls).outlines if "[" in line}
-    plants = dict.fromkeys(tests.values(), 0.01)
-    sums = []
-    for more in (1.0, 1.5):
-        slower = {test: 0.01 * (more if DECODE in test else 1) for test in plants}
-        planting.write(pytester.path / "plants.json", slower)
-        run("--perf-plant=plants.json", *QUICK, calls=calls)
-        found = run_file.read(pytester.path / "run.json")
-        took = {row.identity.routine: row.median for row in found.ours}
-        sums.append(300 * took[DECODE] + 100 * took["mm_bf16"])
-    assert sums[1] / sums[0] - 1 == pytest.approx(0.5 * 300 / 400, abs=0.01)
+def test_bench_runs_the_recording_alone(tmp_path):
+    """And not the suite beside it."""
+    path = str(written(tmp_path / "traffic.jsonl", [product(4, count=5)]))
+    words = cli.of_suite([path])
+    assert words[-1] == path
+    assert words[0].startswith("--rootdir=")
+    assert not cli.of_suite(["-q"])[0].startswith("-")
 
 
 # The verdict of the sum, from files of runs whose times are known.
