@@ -106,8 +106,8 @@ class Kernels:
                 total[0] += 1
                 total[1] += one.end - one.start
 
-    def changes(self) -> list[PieceLine]:
-        """A line for the piece with all totals, where anything ran since the last one."""
+    def changes(self, made: list[PieceLine]) -> None:
+        """Add a line for the piece with all totals, where anything ran since the last one."""
         self.cupti.activity_flush_all(0)
         known = {name: (count, spent / 1e9) for name, (count, spent) in list(self.totals.items())}
         ran = sum(count for count, _ in known.values())
@@ -115,4 +115,5 @@ class Kernels:
         def done(is_written: bool) -> None:
             self.written = ran if is_written else self.written
 
-        return [PieceLine({"kernels": known}, done)] if ran != self.written else []
+        if ran != self.written:
+            made.append(PieceLine({"kernels": known}, done))

@@ -35,7 +35,8 @@ def new_folder(output: Path) -> Iterator[Path]:
         raise RecordError(f"{pieces} is there, {_owner(pieces)}") from None
     place = os.open(pieces, os.O_RDONLY)
     try:
-        fcntl.flock(place, fcntl.LOCK_EX)
+        with suppress(OSError):  # of a file system without locks
+            fcntl.flock(place, fcntl.LOCK_EX)
         _try(pieces)
         if os.geteuid() == 0:
             pieces.chmod(0o1777)  # for processes that become another user's

@@ -344,12 +344,12 @@ class CallRecorder:
             if made or facts != self.told:
                 made.append(PieceLine(self.process(), functools.partial(self.tell, facts)))
             if self.kernels is not None and not self.capturing:
-                made += self.kernels.changes()
+                self.look(self.kernels.changes, made)
         return made
 
-    def look(self, at: Callable[[], None]) -> None:
+    def look(self, at: Callable[..., None], *where: Any) -> None:
         try:
-            at()
+            at(*where)
         except Exception as error:  # noqa: BLE001 - of a GPU that has failed; what was counted is written
             self.failed(at.__name__, error, calls=0)
 

@@ -43,7 +43,7 @@ class Head:
     seconds: Annotated[float, "from the first process' first call to the last one's last"] = 0.0
     processes: Annotated[int, "those that called FlashInfer"] = 0
     calls: Annotated[int, "of all lines together"] = 0
-    dropped: Annotated[int, "calls that are in no line, because a bound was reached"] = 0
+    dropped: Annotated[int, "calls that are in no line: a bound was reached, or they could not be written"] = 0
 
 
 @dataclass(frozen=True, kw_only=True)

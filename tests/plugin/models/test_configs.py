@@ -87,80 +87,61 @@ def test_most_weights_have_a_case(name):
     assert kernels.coverage(kernels.of_step(shipped.model(name), Step())).weights > 0.9
 
 
-def shapes(name, step):
-    """For each kernel with a case, how often it runs, and the parameters of its calls that are asked for."""
-    return {
-        k.name: (k.count, [{name: one[name] for name in one if name != "routine"} for one in k.problems])
-        for k in kernels.of_step(shipped.model(name), step)
-    }
+BY_HAND = {
+    # 64 query and 8 KV heads of 128, hidden 8192, feed-forward 28672, vocabulary 128256, 80 layers
+    "llama-3.1-70b": (
+        Step(batch=64, context=8192, spread=Spread(8)),
+        {"qkv": (80, 64, 1280, 8192), "o": (80, 64, 8192, 1024), "gate-up": (80, 64, 7168, 8192),
+         "down": (80, 64, 8192, 3584), "lm-head": (1, 64, 16032, 8192)},
+        {"attention": (80, {"num_qo_heads": 8, "num_kv_heads": 1, "head_dim_qk": 128, "batch_size": 64, "s_kv": 8192}),
+         "all-reduce": (160, {"num_tokens": 64, "hidden_size": 8192, "num_gpus": 8})},
+    ),
+    # 128 heads, 3 dense layers and 58 of 256 experts of 2048 with one shared; latents of 1536 and 512
+    "deepseek-v3": (
+        Step(batch=64, spread=Spread(8)),
+        {"qkv-down": (61, 64, 2112, 7168), "q-up": (61, 64, 3072, 1536), "o": (61, 64, 7168, 2048),
+         "gate-up": (3, 64, 4608, 7168), "down": (3, 64, 7168, 2304), "shared-gate-up": (58, 64, 512, 7168),
+         "router": (58, 64, 256, 7168), "absorb-q": (61, 64, 512, 128), "absorb-v": (61, 64, 128, 512)},
+        {"experts": (58, {"intermediate_size": 2048, "tp_size": 8, "ep_size": 1},
+                     {"intermediate_size": 256, "local_num_experts": 256, "n_group": 8}),
+         "absorb-q": (61, {"batch_size": 16}), "absorb-v": (61, {"batch_size": 16})},
+    ),
+    # each GPU has all heads, 2 of 64 requests, 8 of 256 experts, and the tokens of all groups for them
+    "deepseek-v3 on 32": (
+        Step(batch=64, spread=Spread(1, 32, 32)),
+        {"q-up": (61, 2, 24576, 1536), "shared-down": (58, 2, 7168, 2048)},
+        {"experts": (58, {}, {"num_tokens": 64, "local_num_experts": 8, "num_experts": 256}),
+         "all-to-all": (58, {"num_tokens": 2, "num_gpus": 32, "top_k": 8})},
+    ),
+    # 64 query and 4 KV heads of 128, hidden 4096, 94 layers of 128 experts of 1536, 8 of them chosen
+    "qwen3-235b-a22b": (
+        Step(batch=32, spread=Spread(4)),
+        {"qkv": (94, 32, 2304, 4096), "o": (94, 32, 4096, 2048)},
+        {"experts": (94, {"num_experts": 128, "top_k": 8, "cutlass_variant": "base"})},
+    ),
+    # 64 query and 8 KV heads of 64 with biases, 36 layers of 128 experts in MXFP4, every second a window
+    "gpt-oss-120b": (
+        Step(batch=16, context=4096),
+        {"qkv": (36, 16, 5120, 2880), "o": (36, 16, 2880, 4096)},
+        {"experts": (36, {"fp4_mode": "mxfp4_bf16", "intermediate_size": 2880, "top_k": 4}), "window attention": (18,),
+         "attention": (18,), "qkv": (36, {"bias": True})},
+    ),
+}  # fmt: skip
 
 
-def sizes(found, name):
-    count, [params, *_] = found[name]
-    return count, params["m"], params["n"], params["k"]
-
-
-def test_llama_3_1_70b_on_8_gpus():
-    """By hand: 64 query and 8 KV heads of 128, hidden 8192, feed-forward 28672, vocabulary 128256, 80 layers."""
-    found = shapes("llama-3.1-70b", Step(batch=64, context=8192, spread=Spread(8)))
-    assert sizes(found, "qkv") == (80, 64, 1280, 8192)
-    assert sizes(found, "o") == (80, 64, 8192, 1024)
-    assert sizes(found, "gate-up") == (80, 64, 7168, 8192)
-    assert sizes(found, "down") == (80, 64, 8192, 3584)
-    assert sizes(found, "lm-head") == (1, 64, 16032, 8192)
-    count, [attention] = found["attention"]
-    assert (count, attention["num_qo_heads"], attention["num_kv_heads"], attention["head_dim_qk"]) == (80, 8, 1, 128)
-    assert (attention["batch_size"], attention["s_kv"]) == (64, 8192)
-    assert found["all-reduce"] == (160, [{"num_tokens": 64, "hidden_size": 8192, "num_gpus": 8}])
-
-
-def test_deepseek_v3_on_8_gpus():
-    """By hand: 128 heads, 3 dense layers and 58 of 256 experts of 2048 with one shared; latents of 1536 and 512."""
-    found = shapes("deepseek-v3", Step(batch=64, spread=Spread(8)))
-    assert sizes(found, "qkv-down") == (61, 64, 2112, 7168)
-    assert sizes(found, "q-up") == (61, 64, 3072, 1536)
-    assert sizes(found, "o") == (61, 64, 7168, 2048)
-    assert sizes(found, "gate-up") == (3, 64, 4608, 7168)
-    assert sizes(found, "down") == (3, 64, 7168, 2304)
-    assert sizes(found, "shared-gate-up") == (58, 64, 512, 7168)
-    assert sizes(found, "router") == (58, 64, 256, 7168)
-    assert found["absorb-q"][1] == [{"batch_size": 16, "m": 64, "n": 512, "k": 128}]
-    assert found["absorb-v"][1] == [{"batch_size": 16, "m": 64, "n": 128, "k": 512}]
-    count, [cutlass, trtllm] = found["experts"]
-    assert (count, cutlass["intermediate_size"], cutlass["tp_size"], cutlass["ep_size"]) == (58, 2048, 8, 1)
-    assert (trtllm["intermediate_size"], trtllm["local_num_experts"], trtllm["n_group"]) == (256, 256, 8)
-
-
-def test_deepseek_v3_with_experts_on_32_gpus():
-    """By hand: each GPU has all heads, 2 of 64 requests, 8 of 256 experts, and the tokens of all groups for them."""
-    found = shapes("deepseek-v3", Step(batch=64, spread=Spread(1, 32, 32)))
-    assert sizes(found, "q-up") == (61, 2, 24576, 1536)
-    assert sizes(found, "shared-down") == (58, 2, 7168, 2048)
-    count, [_, trtllm] = found["experts"]
-    assert (count, trtllm["num_tokens"], trtllm["local_num_experts"], trtllm["num_experts"]) == (58, 64, 8, 256)
-    count, [there_and_back] = found["all-to-all"]
-    assert (count, there_and_back["num_tokens"], there_and_back["num_gpus"], there_and_back["top_k"]) == (58, 2, 32, 8)
-
-
-def test_qwen3_235b_on_4_gpus():
-    """By hand: 64 query and 4 KV heads of 128, hidden 4096, 94 layers of 128 experts of 1536, 8 of them chosen."""
-    found = shapes("qwen3-235b-a22b", Step(batch=32, spread=Spread(4)))
-    assert sizes(found, "qkv") == (94, 32, 2304, 4096)
-    assert sizes(found, "o") == (94, 32, 4096, 2048)
-    count, [experts] = found["experts"]
-    assert (count, experts["num_experts"], experts["top_k"], experts["cutlass_variant"]) == (94, 128, 8, "base")
-    assert "gate-up" not in found
-
-
-def test_gpt_oss_120b_whole():
-    """By hand: 64 query and 8 KV heads of 64 with biases, 36 layers of 128 experts in MXFP4, every second a window."""
-    found = shapes("gpt-oss-120b", Step(batch=16, context=4096))
-    assert sizes(found, "qkv") == (36, 16, 5120, 2880)
-    assert found["qkv"][1][0]["bias"]
-    assert sizes(found, "o") == (36, 16, 2880, 4096)
-    count, [experts] = found["experts"]
-    assert (count, experts["fp4_mode"], experts["intermediate_size"], experts["top_k"]) == (36, "mxfp4_bf16", 2880, 4)
-    assert (found["window attention"], found["attention"]) == ((18, []), (18, []))
+@pytest.mark.parametrize("name", BY_HAND)
+def test_kernels_have_the_sizes_that_are_computed_by_hand(name):
+    """How often a kernel runs, m, n and k of products, and parameters of each of its problems; no other has any."""
+    step, products, others = BY_HAND[name]
+    found = {kernel.name: kernel for kernel in kernels.of_step(shipped.model(name.partition(" ")[0]), step)}
+    assert ("gate-up" in found) == (name in ("llama-3.1-70b", "deepseek-v3", "deepseek-v3 on 32"))
+    for kernel, wanted in products.items():
+        problem = found[kernel].problems[0]
+        assert (found[kernel].count, *(problem[size] for size in "mnk")) == wanted
+    for kernel, (count, *parameters) in others.items():
+        assert (found[kernel].count, len(found[kernel].problems)) == (count, len(parameters))
+        for problem, wanted in zip(found[kernel].problems, parameters, strict=True):
+            assert {parameter: problem[parameter] for parameter in wanted} == wanted
 
 
 def test_a_checkpoint_has_the_products_of_its_type():
