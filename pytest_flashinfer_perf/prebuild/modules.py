@@ -7,6 +7,7 @@ call that fails is listed with its error, and the modules that it met are compil
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 import warnings
 from contextlib import redirect_stdout
@@ -55,11 +56,11 @@ def needed(cases: list[Case], settings: Settings) -> Needed:
 
 def _pretended(major: int, minor: int) -> Device:
     patches.pretend((major, minor))
-    devices._gpu.cache_clear()  # noqa: SLF001 - the cached one is another GPU
+    devices._gpu.cache_clear()  # noqa: SLF001 - what is cached is of another GPU
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "flashinfer":
             for value in list(vars(module).values()):
-                if hasattr(value, "cache_clear"):  # what it holds is of another GPU
+                if inspect.getattr_static(value, "cache_clear", None):  # some load a library if asked for any name
                     value.cache_clear()
     return devices.find("cuda:0")
 

@@ -1,9 +1,7 @@
 """Modules compiled first: which ones, all at once and once only, into FlashInfer's cache or for another machine."""
 
-import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +17,7 @@ from pytest_flashinfer_perf.session.time_limit import CompileError
 from pytest_flashinfer_perf.spec.routine import CannotRunError
 
 flashinfer = pytest.importorskip("flashinfer", exc_type=ImportError)
+env = pytest.importorskip("flashinfer.jit.env", exc_type=ImportError)
 PLUGIN = f"-p{loop.PLUGIN}"
 LINES = """
 --routine BatchDecodeWithPagedKVCacheWrapper --backends fa2 fa3 cudnn --batch_size 64 --s_kv 8192 --page_size 16 \
@@ -27,11 +26,6 @@ LINES = """
 --routine mm_bf16 --backends tinygemm --m 4 --n 64 --k 128 --bias
 --routine mm_bf16 --backends cublaslt torch --m 16 --n 64 --k 64
 """
-BENCHMARKS = str(Path(__file__).parents[3] / "benchmarks")
-KEPT, BESIDE = (
-    ("--output", "kernels"),
-    ("-n", "2", "--benchmark-json=kept.json", "--junitxml", "kept.json", "-p", "no:cacheprovider"),
-)
 TYPES = "dtype_q_bf16_dtype_kv_bf16_dtype_o_bf16_dtype_idx_i32_head_dim_qk_128_head_dim_vo_128"
 WITHOUT = "posenc_0_use_swa_False_use_logits_cap_False"
 # By these names an H200 has compiled them for the same lines, with 0.6.18 and with 0.7.2.
@@ -42,108 +36,82 @@ COMPILED_ON_AN_H200 = {
     "tinygemm2",
     "mm_bf16_cublaslt",
 }
-LOOKED_UP = """
-import gc, sys
-from pathlib import Path
-from types import SimpleNamespace
-gc.disable()
-from flashinfer.jit import env
-gc.freeze()  # or Python's end takes as long as all before
-found = getattr(env, "get_aot_path", lambda name: env.FLASHINFER_AOT_DIR / name / f"{name}.so")(sys.argv[1])
-print(found, found.exists())
+# A first call of an API gets copies of its inputs, here too large to be held, and its answer is looked at. Of a call
+# that several processes make, one process alone would wait for the others for ever.
+SIZES = "--num_tokens 16 --hidden_size 512"
+LINES_OF_CALLS = f"""
+--api flashinfer.sampling.softmax --backends flashinfer --batch_size 64
+--routine allreduce_fusion --backends trtllm-oneshot trtllm-twoshot vllm nccl torch {SIZES}
+--routine moe_a2a_dispatch_combine --backends trtllm nccl {SIZES} --num_experts 16 --top_k 4
+--routine ulysses_all_to_all --backends nvlink nccl {SIZES} --num_qo_heads 8
 """
+OF_CALLS = {"sampling", "trtllm_comm", "vllm_comm", "mnnvl_moe_alltoall", "ulysses_a2a"}
+ON_BLACKWELL = {"fp8_gemm_cutlass", "blackwell_softmax", "ulysses_a2a_sm100a"}
+KEPT = ("-n", "2", "--benchmark-json=kept.json", "--junitxml", "kept.json", "-p", "no:cacheprovider", "-v")
 
 
 @pytest.fixture
-def toolkit(tmp_path):
-    return Toolkit(tmp_path)
+def toolkit(tmp_path, monkeypatch):
+    made = Toolkit(tmp_path)
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    return made
 
 
 @pytest.fixture
-def prebuild(toolkit, tmp_path, monkeypatch, capfd):
+def prebuild(tmp_path, monkeypatch, capfd):
     """The command, here: it compiles in a process of its own, whose output it shows."""
-    tmp_path.joinpath("lines.txt").write_text(LINES)
+    tmp_path.joinpath("lines.txt").write_text(LINES + LINES_OF_CALLS)
+    tmp_path.joinpath("kept.json").write_text("kept")
     monkeypatch.chdir(tmp_path)
 
     def run(*words, **environment):
-        with monkeypatch.context() as patched:
-            for name, value in {**toolkit.environment, **environment}.items():
-                patched.delenv(name, raising=False) if value is None else patched.setenv(name, value)
-            capfd.readouterr()
-            code = cli.main(["prebuild", *words])
-        return subprocess.CompletedProcess(words, code, *capfd.readouterr())
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        return subprocess.CompletedProcess(words, cli.main(["prebuild", *words]), *capfd.readouterr())
 
     return run
 
 
-def test_all_that_the_cases_need_is_compiled_at_once_and_kept(toolkit, prebuild, tmp_path):
-    tmp_path.joinpath("kept.json").write_text("kept")
-    done = prebuild(*KEPT, "--", "lines.txt", *BESIDE, MAX_JOBS="2", TAKES="0.2")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert toolkit.modules == COMPILED_ON_AN_H200
-    assert toolkit.at_once == 2
-    assert "8 cases: 5 modules of FlashInfer\n1 of the cases cannot run there\n" in done.stdout
-    assert len(re.findall(r"^\d/5 .* is compiled$", done.stdout, flags=re.MULTILINE)) == 5
-    assert "calls that failed" not in done.stdout
-    assert tmp_path.joinpath("kept.json").read_text() == "kept"
-    _finds(toolkit, tmp_path / "kernels", "gemm")
-
-    before = len(toolkit.compiled)
-    for its_own in ((), ("-p", "one_by_one")):
-        again = prebuild("--", "lines.txt", *its_own, PYTHONPATH=BENCHMARKS)
-        assert (again.returncode, len(toolkit.compiled)) == (0, before), "FlashInfer's own build finds nothing to do"
-
-
-def test_calls_that_cannot_be_made_as_they_are_have_their_modules_found(toolkit, prebuild, tmp_path):
-    """A first call of an API gets copies of its inputs, here too large to be held, and its answer is looked at.
-
-    Of a call that several processes make, one process alone would wait for the others for ever.
-    """
-    sizes = "--num_tokens 16 --hidden_size 512"
-    lines = (
-        "--api flashinfer.sampling.softmax --backends flashinfer --batch_size 64",
-        f"--routine allreduce_fusion --backends trtllm-oneshot trtllm-twoshot vllm nccl torch {sizes}",
-        f"--routine moe_a2a_dispatch_combine --backends trtllm nccl {sizes} --num_experts 16 --top_k 4",
-        f"--routine ulysses_all_to_all --backends nvlink nccl {sizes} --num_qo_heads 8",
+def test_all_that_the_cases_need_on_any_gpu_is_compiled_at_once_and_kept(toolkit, prebuild, tmp_path, monkeypatch):
+    """What cannot be linked costs no other."""
+    both = {"FLASHINFER_CUDA_ARCH_LIST": "9.0a 10.0a", "PYTEST_ADDOPTS": "-n 1 -p no:hypothesispytest"}
+    done = prebuild(
+        "--output", "kernels", "--", "lines.txt", *KEPT, MAX_JOBS="2", MEETS="1", BROKEN="tinygemm2.so", **both
     )
-    tmp_path.joinpath("lines.txt").write_text("\n".join(lines))
-    done = prebuild("--", "lines.txt", TAKES="0.1")
-    modules = {"sampling", "trtllm_comm", "vllm_comm", "mnnvl_moe_alltoall", "ulysses_a2a"}
-    assert (done.returncode, toolkit.modules) == (0, modules), done.stderr
+    assert (done.returncode, done.stderr) == (1, ""), done.stdout
+    needed = COMPILED_ON_AN_H200 | OF_CALLS | ON_BLACKWELL
+    assert toolkit.modules == needed - {"tinygemm2"}
+    assert toolkit.at_once == 2
+    assert re.search(rf"^\d+ cases: {len(needed)} modules of FlashInfer$", done.stdout, flags=re.MULTILINE), done.stdout
     assert "calls that failed" not in done.stdout
-
-
-def test_what_either_of_two_gpus_needs_is_compiled_and_what_cannot_be_linked_costs_no_other(toolkit, prebuild):
-    words = ("--", "lines.txt", "-k", "mm_bf16 or bmm_fp8", "--perf-device=cuda:7", "-v")
-    done = prebuild(*words, BROKEN="tinygemm2.so", PYTEST_ADDOPTS="-n 1", FLASHINFER_CUDA_ARCH_LIST="9.0a 10.0a")
-    assert (done.returncode, toolkit.modules) == (1, {"gemm", "fp8_gemm_cutlass", "mm_bf16_cublaslt"}), done.stderr
-    said = [line.partition(" s  ")[2] for line in done.stdout.splitlines() if re.match(r"\d/4 ", line)]
+    assert (
+        "flashinfer declares no support of gemm.bmm_fp8 with backend cutlass on compute capability 9.0" in done.stdout
+    )
+    said = [line.partition(" s  ")[2] for line in done.stdout.splitlines() if re.match(rf"\d+/{len(needed)} ", line)]
     broken = "tinygemm2 does not compile: ld(12): error: no such kernel"
     assert sorted(said) == sorted([*(f"{name} is compiled" for name in toolkit.modules), broken])
-    assert re.search(r"^compiled 3 of 4 modules in .* s$", done.stdout, flags=re.MULTILINE)
-    assert (
-        "1  flashinfer declares no support of gemm.bmm_fp8 with backend cutlass on compute capability 9.0"
-        in done.stdout
-    )
-
-
-def _finds(toolkit, folder, module):
-    """FlashInfer's own look, on what is another machine for all that it knows."""
-    place = {"PYTHONPATH": str(folder), "FLASHINFER_WORKSPACE_BASE": str(folder.parent / "elsewhere")}
-    told = {**toolkit.environment, **place}
-    command = [sys.executable, "-W", "ignore", "-c", LOOKED_UP, module]
-    found = subprocess.run(command, env=told, capture_output=True, text=True, check=True).stdout
-    assert found == f"{folder / building.PACKAGE / building.FOLDER / module / module}.so True\n"
+    assert f"compiled {len(needed) - 1} of {len(needed)} modules in " in done.stdout
+    assert tmp_path.joinpath("kept.json").read_text() == "kept"
+    monkeypatch.syspath_prepend(tmp_path / "kernels")
+    monkeypatch.setattr(env, "FLASHINFER_AOT_PROVIDERS", env._get_aot_providers())
+    assert env.get_aot_path("gemm") == tmp_path / "kernels" / building.PACKAGE / building.FOLDER / "gemm" / "gemm.so"
+    assert env.get_aot_path("gemm").exists()
 
 
 PLANTED = """
+    import contextlib
     import pytest
     from flashinfer.jit.core import gen_jit_spec
     from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
 
+    def load(name):
+        gen_jit_spec(name, [__file__.replace("test_it.py", f"{name}.cu")]).build_and_load()
+
     def build(p, x, how):
-        source = __file__.replace("test_it.py", "mine.cu")
-        gen_jit_spec("mine", [source]).build_and_load()
+        with contextlib.suppress(RuntimeError):  # the compiler writes nothing that could be loaded
+            load("right")
+        load("broken")
         return mm_bf16.backends["torch"].build(p, x, how)
 
     mm_bf16.backend("mine")(build)
@@ -151,36 +119,39 @@ PLANTED = """
     @pytest.mark.perf_cases(mm_bf16, "--m 4 --n 64 --k 128", "--m 5 --n 64 --k 128", "--m 6 --n 64 --k 128")
     def test_mm(perf, case):
         perf(case)
+
+    @pytest.mark.parametrize("nth", [1, 2])
+    def test_mine(perf, nth):
+        load("broken_too")
 """
-RUN = ("-W", "ignore", "-m", "pytest", "-q", "-k", "mine or torch", "--perf-device=cpu:any", "--perf-iters=3")
 
 
-@pytest.mark.parametrize(
-    "first", [(), ("--perf-prebuild",), ("--perf-prebuild", "-n1")], ids=["met", "first", "workers"]
-)
-def test_what_does_not_compile_fails_its_cases_in_one_sentence(pytester, toolkit, first):
-    pytester.makepyfile(test_it=PLANTED)
+def test_what_does_not_compile_fails_its_cases_in_one_sentence(session, pytester, toolkit, monkeypatch):
+    """A worker is told of what did not compile before; of a test without a case it finds out once by itself."""
+    monkeypatch.setattr(time_limit, "broken", {})
+    monkeypatch.setenv("BROKEN", "broken")
     pytester.makeini("[pytest]\nperf_gpu_workers = true")
-    source = pytester.makefile(".cu", mine="")
-    environment = {**toolkit.environment, "BROKEN": "mine", "TMPDIR": str(pytester.path)}
-    command = [sys.executable, *RUN, *first, "--benchmark-json=run.json"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "3 failed, 3 passed" in done.stdout
-    sentence = f"FlashInfer's module mine does not compile: {source}(12): error: no such kernel"
-    assert done.stdout.count(f"E       Failed: {sentence}") + done.stdout.count(f"\n{sentence}") == 3
-    assert "Traceback" not in done.stdout
-    assert len(toolkit.compiled) == 1
-    known = json.loads((pytester.path / "run.json").read_text())["flashinfer_perf"]["unmeasured"]
-    assert {case["ended"] for case in known} == {"not-compiled"}
+    sources = {name: pytester.makefile(".cu", **{name: ""}) for name in ("right", "broken", "broken_too")}
+    done = session("-n1", "--perf-prebuild", "-k", "mine or torch", "--perf-device=cpu:any", test_it=PLANTED)
+    assert done.outcomes == {"failed": 5, "passed": 3}, done.out
+    for name, failed in (("broken", 3), ("broken_too", 2)):
+        sentence = f"FlashInfer's module {name} does not compile: {sources[name]}(12): error: no such kernel"
+        assert done.out.count(sentence) == failed
+    assert "Traceback" not in done.out
+    of_modules = sorted(Path(out).parent.name for out in toolkit.compiled)
+    assert of_modules == ["broken", "broken_too", "right", "right"], "each file once, by prebuild or by FlashInfer"
+    left = done.document["flashinfer_perf"]["unmeasured"]
+    assert [case["ended"] for case in left if "ended" in case] == ["not-compiled"] * 3
 
 
-def test_what_there_is_no_gpu_to_compile_for_is_said(prebuild):
-    done = prebuild("--", "lines.txt", FLASHINFER_CUDA_ARCH_LIST=None)
+def test_what_there_is_no_gpu_to_compile_for_is_said(toolkit, prebuild, monkeypatch):
+    monkeypatch.delenv("FLASHINFER_CUDA_ARCH_LIST")
+    done = prebuild("--", "lines.txt")
     sentence = (
         "flashinfer-perf prebuild: there is no GPU to compile for: name one, such as FLASHINFER_CUDA_ARCH_LIST=9.0a\n"
     )
     assert (done.returncode, done.stdout, done.stderr) == (2, "", sentence)
+    assert not toolkit.compiled
 
 
 def test_nothing_to_compile_is_an_error(pytester):
