@@ -187,14 +187,13 @@ def test_if_one_rank_cannot_be_started_none_is_left(ranks, tmp_path):
     assert not list(left_of_ranks(tmp_path))
 
 
-def test_a_models_step_has_its_all_reduce_measured_and_counted_per_layer(ranks, pytester, monkeypatch, capsys):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support" / "no_cute_dsl"), prepend=os.pathsep)
+def test_a_routines_case_is_one_of_ranks_and_counts_per_layer_of_a_models_step(ranks, pytester, capsys):
     pytester.mkdir("tiny").joinpath("config.json").write_text(json.dumps(TINY))
-    step = "--tp 2 --batch 4 --context 128 --page-size 16"
-    asked = ("--perf-model=tiny", f"--perf-step={step}", "--perf-backends=torch", "--import-mode=importlib")
-    ini = ("--perf-cold-l2=none", "--strict-config", "-o", "cache_dir=as-bench-has", "-p", "cacheprovider")
-    assert ranks(ROOT / "tests" / "comm", *asked, *ini).outcomes["passed"] == 1
-    cli.main(["model", "tiny", *step.split(), "--run", "run.json"])
+    sizes = "--num_tokens 4 --hidden_size 256 --num_gpus 2"
+    assert ranks(f"--perf-case=--routine allreduce_fusion --backends torch {sizes}").outcomes == {"passed": 1}
+    cli.main(
+        ["model", "tiny", "--tp", "2", "--batch", "4", "--context", "128", "--page-size", "16", "--run", "run.json"]
+    )
     [line] = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("all-reduce")]
     assert line[:4] == ["all-reduce", str(2 * TINY["num_hidden_layers"]), "allreduce_fusion:", "torch"]
 
