@@ -124,9 +124,12 @@ def _started(item: pytest.Item, number: int, rank: int, folder: str, options: It
 
 
 def _named(item: pytest.Item) -> list[str]:
-    """The test, where no option names its file."""
-    here, testlists = item.config.invocation_params.dir, item.config.getoption("perf_testlist")
-    return [] if any(item.path.samefile(here / one) for one in testlists) else [as_typed(item.config, item.nodeid)]
+    """The test, where no option names its file. Outside of the rootdir it has its name by the arguments here alone."""
+    config, here = item.config, item.config.invocation_params.dir
+    if any(item.path.samefile(here / one) for one in config.getoption("perf_testlist")):
+        return []
+    is_below = (config.rootpath / item.nodeid.partition("::")[0]).exists()
+    return [as_typed(config, item.nodeid)] if is_below else [*config.args]
 
 
 def _as_here(config: pytest.Config, folder: str) -> list[str]:

@@ -188,12 +188,12 @@ def test_if_one_rank_cannot_be_started_none_is_left(ranks, tmp_path):
 
 
 def test_a_routines_case_is_one_of_ranks_and_counts_per_layer_of_a_models_step(ranks, pytester, capsys):
+    """Also where no file is named, and the suite is not below the session's folder."""
     pytester.mkdir("tiny").joinpath("config.json").write_text(json.dumps(TINY))
     sizes = "--num_tokens 4 --hidden_size 256 --num_gpus 2"
-    assert ranks(f"--perf-case=--routine allreduce_fusion --backends torch {sizes}").outcomes == {"passed": 1}
-    cli.main(
-        ["model", "tiny", "--tp", "2", "--batch", "4", "--context", "128", "--page-size", "16", "--run", "run.json"]
-    )
+    assert ranks(f"--perf-case=--routine allreduce_fusion --backends torch {sizes}").outcomes["passed"] == 1
+    step = ("--tp=2", "--batch=4", "--context=128", "--page-size=16")
+    cli.main(["model", "tiny", *step, "--run=run.json"])
     [line] = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("all-reduce")]
     assert line[:4] == ["all-reduce", str(2 * TINY["num_hidden_layers"]), "allreduce_fusion:", "torch"]
 
