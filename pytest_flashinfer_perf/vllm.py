@@ -13,11 +13,11 @@ import torch
 from pytest_flashinfer_perf.config.option import DEFAULT_SEED
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.measurement import row
 from pytest_flashinfer_perf.measurement.one_case import run_case
 from pytest_flashinfer_perf.report.vllm import Compared
 from pytest_flashinfer_perf.routines.attention.vllm_decode import NVFP4, VllmDecode, to_float8, vllm_decode
 from pytest_flashinfer_perf.rows.row import Row, Stats
-from pytest_flashinfer_perf.session import benchmark_rows
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions, Shape
@@ -87,5 +87,5 @@ def _need_only_what_is_called(calls: Mapping[str, VllmDecode]) -> None:
 def _measured(params: VllmDecode, backend: str, measuring: Measuring) -> Row:
     case = Case(vllm_decode, Shape(params), backend)
     result = run_case(case, measuring, Checking(), devices.find("auto"))
-    stats = benchmark_rows.statistics(result.measurement.samples)
+    stats = row.statistics_of(result.measurement.samples)
     return Row(name=case.id, fullname=case.id, identity=case.identity, params=case.json_params, stats=stats)

@@ -17,15 +17,14 @@ from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.kernel_timing import cold, graphs
 from pytest_flashinfer_perf.kernel_timing.run import uses_graph
 from pytest_flashinfer_perf.kernel_timing.target import Target
-from pytest_flashinfer_perf.machine import capability, devices, garbage
+from pytest_flashinfer_perf.machine import builds, capability, device_errors, devices, garbage
+from pytest_flashinfer_perf.machine.builds import CompileError
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import autotune, verification
 from pytest_flashinfer_perf.measurement.autotune import Choice
 from pytest_flashinfer_perf.measurement.measure import Measurement, TimeCalls, alone, measure_target
 from pytest_flashinfer_perf.measurement.verification import Expected
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.session import case_endings, time_limit
-from pytest_flashinfer_perf.session.time_limit import CompileError
 from pytest_flashinfer_perf.spec.case import Case, backend_named, routine_named
 from pytest_flashinfer_perf.spec.nested import named_tensors
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, CannotRunError, Cost, LaunchOptions, Shape
@@ -38,7 +37,7 @@ STAND_IN_FLOPS = check.BUDGET_CPU
 class OutOfMemoryError(FlashinferPerfError):
     """Out of memory, although the case was estimated to fit."""
 
-    outcome = case_endings.OUT_OF_MEMORY
+    outcome = device_errors.OUT_OF_MEMORY
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def run_case(  # noqa: PLR0913 - one argument per part of a measurement
     reason = obstacle(case, device, most_gib)
     if reason:
         raise CannotRunError(reason)
-    time_limit.watch()
+    builds.watch()
     if device.is_gpu:
         garbage.freeze_imports()
     try:
@@ -122,7 +121,7 @@ def run_case(  # noqa: PLR0913 - one argument per part of a measurement
     except CompileError:
         raise
     except (RuntimeError, MemoryError) as error:
-        if case_endings.of_error(error) != case_endings.OUT_OF_MEMORY:
+        if device_errors.name_of(error) != device_errors.OUT_OF_MEMORY:
             raise
         ran_out = str(error).partition("\n")[0]
         traceback.clear_frames(error.__traceback__)  # they hold tensors

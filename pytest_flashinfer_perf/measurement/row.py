@@ -6,6 +6,9 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
+
+from pytest_benchmark import stats
 
 from pytest_flashinfer_perf.config.settings import PeaksChoice
 from pytest_flashinfer_perf.kernel_timing import placements
@@ -31,10 +34,10 @@ from pytest_flashinfer_perf.rows.row import (
     Refcheck,
     Row,
     Setup,
+    Stats,
     Status,
     Throughput,
 )
-from pytest_flashinfer_perf.session import benchmark_rows
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.routine import Cost, as_run, best_of, first_that_covers, roofline
 
@@ -77,7 +80,7 @@ def of_measurement(identity: Identity, m: Measurement, cost: Cost | None, peaks_
         name=identity.case,
         fullname=identity.case,
         identity=identity,
-        stats=benchmark_rows.statistics(m.samples),
+        stats=statistics_of(m.samples),
         throughput=throughput,
         provenance=_provenance(m.timing, together),
         library=_library(m.timing),
@@ -87,6 +90,15 @@ def of_measurement(identity: Identity, m: Measurement, cost: Cost | None, peaks_
         check=_check(m),
         execution=execution,
     )
+
+
+def statistics_of(samples: Iterable[float]) -> Stats:
+    """The statistics of these samples that pytest-benchmark will write."""
+    made: Any = stats.Stats()
+    for sample in samples:
+        made.update(sample)
+    known = {name: getattr(made, name) for name in ("median", "mean", "stddev", "iqr", "rounds", "total")}
+    return Stats(**known, data=tuple(made.data))
 
 
 def _throughput(m: Measurement, cost: Cost | None, choice: PeaksChoice) -> tuple[Throughput, float | None]:

@@ -15,6 +15,8 @@ import pytest
 from pytest_flashinfer_perf import compat
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.config.settings import Asked, Checking, Measuring, MeasuringError, Settings
+from pytest_flashinfer_perf.machine import builds
+from pytest_flashinfer_perf.machine.builds import CompileError
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import peaks, row
 from pytest_flashinfer_perf.measurement.autotune import CacheError
@@ -27,10 +29,9 @@ from pytest_flashinfer_perf.ranks import timing as together
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.rows.row import Identity, Row
 from pytest_flashinfer_perf.rows.run_file import Roof
-from pytest_flashinfer_perf.session import benchmark_rows, setup, stash, time_limit
+from pytest_flashinfer_perf.session import benchmark_rows, setup, stash
 from pytest_flashinfer_perf.session.reports import CaseReport
 from pytest_flashinfer_perf.session.stash import IDENTITY
-from pytest_flashinfer_perf.session.time_limit import CompileError
 from pytest_flashinfer_perf.spec.case import Case, quarantined
 from pytest_flashinfer_perf.spec.routine import CannotRunError, Cost
 
@@ -182,7 +183,7 @@ class Perf:
             if self._settings.fuzzing.on:
                 pytest.skip("perf.time has no shapes to search: give it a strategy of your own with @given")
             self._measuring = self._asked(self._measuring.changed_by(measuring))
-            time_limit.watch()
+            builds.watch()
             device, name, time_calls = str(self._device.torch), self._node.name, self._time_calls
             seen = measure_call(call, self._measuring, checking, device=device, name=name, time_calls=time_calls)
             measured = replace(seen, checking=self._settings.checking)  # the run's, in a call that cannot be checked
@@ -257,7 +258,7 @@ class Perf:
                     self._node.stash[stash.CHECKED] = carried.checked
                 return
             self._benchmark.params = dict(carried.row.params) or None
-            self._kept(replace(carried.row, stats=benchmark_rows.statistics(carried.row.stats.data)), carried.roofs)
+            self._kept(replace(carried.row, stats=row.statistics_of(carried.row.stats.data)), carried.roofs)
 
     @property
     def _identity(self) -> Identity:

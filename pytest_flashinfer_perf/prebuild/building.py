@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
 from pytest_flashinfer_perf.files import verify_writable, write_whole
-from pytest_flashinfer_perf.session.time_limit import FAILED, first_error, ninja_folder
+from pytest_flashinfer_perf.machine.builds import FAILED, first_error, ninja_folder
 
 STEP = re.compile(r"\[(\d+)/(\d+)\] ")
 OF_CUTLASS = re.compile(r"_sm\d+|cutlass|gemm|moe")

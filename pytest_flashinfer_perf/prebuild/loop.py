@@ -22,11 +22,11 @@ from pytest_flashinfer_perf.config.usage import errors_of_use
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.machine import builds
 from pytest_flashinfer_perf.prebuild import building, modules
 from pytest_flashinfer_perf.prebuild.modules import Needed
 from pytest_flashinfer_perf.prebuild.patches import pretend_cudnn
 from pytest_flashinfer_perf.rows.formatting import counted
-from pytest_flashinfer_perf.session import time_limit
 from pytest_flashinfer_perf.session.stash import COMPILES, SETTINGS, case_of
 from pytest_flashinfer_perf.session.workers import VISIBLE
 from pytest_flashinfer_perf.spec.case import Case
@@ -196,4 +196,4 @@ def compile_first(config: pytest.Config) -> None:
         code = prebuild(config.invocation_params.args, report=report)
         if code not in (ALL_THERE, SOME_BROKEN) or not report.exists():
             raise pytest.UsageError(f"--perf-prebuild failed with pytest's exit code {code}, see the output above")
-        time_limit.broken.update(json.loads(report.read_text(encoding="utf-8")))
+        builds.broken.update(json.loads(report.read_text(encoding="utf-8")))

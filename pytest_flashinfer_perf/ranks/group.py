@@ -45,7 +45,7 @@ class End:
     outcome: str
     sentence: str
     at: float
-    ended: str | None = None  # one of session/case_endings.py's names, where the process died
+    ended: str | None = None  # a name of session/case_endings.py or machine/device_errors.py, where the process died
     report: pytest.TestReport | None = None
     printed: str = ""
 

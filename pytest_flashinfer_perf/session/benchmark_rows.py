@@ -16,21 +16,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pytest_benchmark import stats
 from pytest_benchmark.fixture import BenchmarkFixture
 from pytest_benchmark.utils import safe_dumps
 
-from pytest_flashinfer_perf.rows.row import NAMES, Row, Stats
+from pytest_flashinfer_perf.rows.row import NAMES, Row
 from pytest_flashinfer_perf.session.reports import Options
-
-
-def statistics(samples: Iterable[float]) -> Stats:
-    """The statistics of these samples that pytest-benchmark will write."""
-    made: Any = stats.Stats()
-    for sample in samples:
-        made.update(sample)
-    known = {name: getattr(made, name) for name in ("median", "mean", "stddev", "iqr", "rounds", "total")}
-    return Stats(**known, data=tuple(made.data))
 
 
 class ReplayClock:

@@ -10,23 +10,10 @@ from typing import NamedTuple
 
 from pytest_flashinfer_perf.session import last_words
 
-OUT_OF_MEMORY = "out-of-memory"
-NOT_COMPILED = "not-compiled"
-CUDA_ERROR = "cuda-error"
 TIMEOUT = "timeout"
 KILLED = "killed"
 EXITED = "exited"
 
-# The first that an error's text has names it; those that follow OUT_OF_MEMORY leave CUDA's context unusable.
-ERRORS = (
-    (OUT_OF_MEMORY, r"out of memory|can't allocate memory|bad_alloc|STATUS_ALLOC_FAILED|ERROR_OUT_OF_MEMORY"),
-    # torch's advice under any CUDA error speaks of "device-side assertions"
-    ("device-assert", r"device-side assert triggered|CUDA_ERROR_ASSERT"),
-    ("illegal-access", r"illegal memory access|misaligned address|CUDA_ERROR_(ILLEGAL|MISALIGNED)_ADDRESS"),
-    ("illegal-instruction", r"illegal instruction|invalid program counter|hardware stack error"),
-    ("launch-failure", r"unspecified launch failure|CUDA_ERROR_LAUNCH_(FAILED|TIMEOUT)|ECC error"),
-)
-STICKY = frozenset(name for name, _ in ERRORS[1:])
 SOON_GONE = 2.0  # from its last byte to its end
 FATAL = {"Segmentation fault": "segfault", "Aborted": "abort"}
 
@@ -37,13 +24,6 @@ class Death(NamedTuple):
     outcome: str
     sentence: str
     words: str
-
-
-def of_error(error: BaseException) -> str | None:
-    if isinstance(error, MemoryError):
-        return OUT_OF_MEMORY
-    text = f"{type(error).__name__}: {error}"
-    return next((name for name, pattern in ERRORS if re.search(pattern, text)), None)
 
 
 def exit_code(process: int) -> int | None:

@@ -23,8 +23,9 @@ from uuid import uuid4
 import pytest
 
 from pytest_flashinfer_perf.config.usage import errors_of_use
+from pytest_flashinfer_perf.machine import builds
 from pytest_flashinfer_perf.printing import write_lines
-from pytest_flashinfer_perf.session import benchmark_rows, gpu_lock, journal, progress, reports, time_limit
+from pytest_flashinfer_perf.session import benchmark_rows, gpu_lock, journal, progress, reports
 from pytest_flashinfer_perf.session.journal import Journal, Past, Restorer, SkipFinished
 from pytest_flashinfer_perf.session.shards import Sharding
 from pytest_flashinfer_perf.session.stash import is_rank, measures, ranks
@@ -44,7 +45,7 @@ BY_CASE = pytest.StashKey[bool]()  # GPUs are locked for a case, since some of t
 def start(config: pytest.Config, notes: list[str]) -> None:
     """Register what a session needs from the start, when pytest is configured."""
     brief = config.stash[BRIEF] = WorkerBrief.of(config) or _gathering(config, notes)
-    time_limit.broken.update(brief.broken)
+    builds.broken.update(brief.broken)
     config.pluginmanager.register(reports.Serializer(), "flashinfer-perf-serializer")
     stderr = config.stash[STDERR] = os.fdopen(os.dup(2), "w")  # pytest captures it later
     config.add_cleanup(stderr.close)
@@ -63,7 +64,7 @@ def _gathering(config: pytest.Config, notes: list[str]) -> WorkerBrief:
     brief = WorkerBrief(past.run, past.repeats, past.places) if past else WorkerBrief(uuid4().hex)
     shown = progress.of_command()
     if shown is not None:
-        config.add_cleanup(time_limit.tell(shown.compiles))
+        config.add_cleanup(builds.tell(shown.compiles))
         config.pluginmanager.register(shown, "flashinfer-perf-progress")
     config.pluginmanager.register(Gatherer(config), "flashinfer-perf-gatherer")
     if past is not None:

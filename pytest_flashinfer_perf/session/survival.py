@@ -12,8 +12,9 @@ from typing import IO, TYPE_CHECKING
 
 import pytest
 
+from pytest_flashinfer_perf.machine import device_errors
 from pytest_flashinfer_perf.printing import write_lines
-from pytest_flashinfer_perf.session import case_endings, last_words, reports
+from pytest_flashinfer_perf.session import last_words, reports
 from pytest_flashinfer_perf.session.journal import WELL, Journal, Started
 from pytest_flashinfer_perf.session.stash import OUTCOME, forget, identity, measures, repeat
 from pytest_flashinfer_perf.session.time_limit import Limit, not_counted
@@ -83,9 +84,9 @@ class Survival:
         return report
 
     def _note_end(self, item: pytest.Item, report: pytest.TestReport, error: BaseException) -> None:
-        outcome = item.stash.get(OUTCOME, None) or case_endings.of_error(error)
+        outcome = item.stash.get(OUTCOME, None) or device_errors.name_of(error)
         if self._is_broken(outcome):
-            outcome = outcome or case_endings.CUDA_ERROR
+            outcome = outcome or device_errors.CUDA_ERROR
             self._poison = (
                 f"not run: {item.nodeid} ended with {outcome}, CUDA's context in this process is lost: {REMEDY}"
             )
@@ -97,11 +98,11 @@ class Survival:
     def _is_broken(self, outcome: str | None) -> bool:
         """A GPU is asked: not all that CUDA complains of is the end of its context."""
         if not self._device.is_gpu:
-            return outcome in case_endings.STICKY
+            return outcome in device_errors.STICKY
         try:
             self._device.touch()
         except RuntimeError as error:
-            return case_endings.of_error(error) != case_endings.OUT_OF_MEMORY
+            return device_errors.name_of(error) != device_errors.OUT_OF_MEMORY
         return False
 
     @pytest.hookimpl(tryfirst=True)

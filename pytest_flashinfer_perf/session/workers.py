@@ -17,8 +17,9 @@ import pytest
 
 from pytest_flashinfer_perf.config.option import GPU_WORKERS
 from pytest_flashinfer_perf.errors import is_installed
+from pytest_flashinfer_perf.machine import builds
 from pytest_flashinfer_perf.rows.row import Identity
-from pytest_flashinfer_perf.session import case_endings, journal, reports, stash, time_limit
+from pytest_flashinfer_perf.session import case_endings, journal, reports, stash
 from pytest_flashinfer_perf.session.case_endings import Death
 from pytest_flashinfer_perf.spec import flags
 
@@ -154,7 +155,7 @@ class Controller:
         spec = node.gateway.spec
         brief = replace(
             self._brief,
-            broken=dict(time_limit.broken),
+            broken=dict(builds.broken),
             dist=refusal(self._config.option.dist, spec),
             gpu=obstacle(spec, self._specs, self._gpus, opted_in=self._opted_in),
             words=str(self._words / f"{node.gateway.id}.txt"),

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
 from pytest_flashinfer_perf.files import read_json
-from pytest_flashinfer_perf.machine import garbage, provenance
+from pytest_flashinfer_perf.machine import builds, garbage, provenance
 from pytest_flashinfer_perf.measurement import autotune, one_case
 from pytest_flashinfer_perf.session import time_limit
 from pytest_flashinfer_perf.session.setup import STDERR
@@ -104,7 +104,7 @@ class TunerLoop:
         settings, device = self._config.stash[SETTINGS], self._config.stash[DEVICE]
         if reason := one_case.obstacle(case, device, settings.max_memory):
             return {"outcome": "skipped", "why": reason}
-        time_limit.watch()
+        builds.watch()
         if device.is_gpu:
             garbage.freeze_imports()
         if self._job.tune:

@@ -20,11 +20,11 @@ import torch
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.kernel_timing import cold
 from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.machine.builds import CompileError
 from pytest_flashinfer_perf.routines.derived import given as made
 from pytest_flashinfer_perf.routines.derived import registry, samplers, truth
 from pytest_flashinfer_perf.routines.derived.given import Given, LiveTemplate
 from pytest_flashinfer_perf.routines.derived.templates import Api
-from pytest_flashinfer_perf.session.time_limit import CompileError
 from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, LaunchOptions
 
 WORKSPACE_BYTES = 128 << 20

@@ -79,18 +79,6 @@ class Frozen:
     unset: Any = dataclasses.field(init=False)
 
 
-def tagged():
-    made = drawn(4, 4).as_subclass(Tagged)
-    made.scale, made.label = drawn(4), "w"
-    return made
-
-
-def with_grad():
-    weight = Parameter(drawn(4, 4))
-    weight.grad = drawn(4, 4)
-    return weight
-
-
 def complex_drawn():
     return torch.complex(drawn(4, 4), drawn(4, 4))
 
@@ -108,10 +96,16 @@ class Output(collections.OrderedDict):
         self.logits = logits
 
 
+def with_attributes(tensor, **attributes):
+    for name, value in attributes.items():
+        setattr(tensor, name, value)
+    return tensor
+
+
 COPIED = {
     "a tensor": lambda: drawn(4, 4),
     "a parameter": lambda: Parameter(drawn(4, 4)),
-    "a parameter with a gradient": with_grad,
+    "a parameter with a gradient": lambda: with_attributes(Parameter(drawn(4, 4)), grad=drawn(4, 4)),
     "a leaf": lambda: drawn(4, 4).requires_grad_(),
     "conjugate": lambda: complex_drawn().conj(),
     "negative": lambda: complex_drawn().conj().imag,
@@ -122,8 +116,8 @@ COPIED = {
     "empty": lambda: [drawn(0, 4), drawn(4)],
     "an odd offset": lambda: torch.arange(40, dtype=torch.int8)[3:8],
     "inference": lambda: torch.inference_mode()(drawn)(4, 4),
-    "a subclass": tagged,
-    "attributes": lambda: setattr(tensor := drawn(4), "scale", drawn(2)) or tensor,
+    "a subclass": lambda: with_attributes(drawn(4, 4).as_subclass(Tagged), scale=drawn(4), label="w"),
+    "attributes": lambda: with_attributes(drawn(4), scale=drawn(2)),
     "a named tuple": lambda: Pair(drawn(4), drawn(4)),
     "a tuple of another constructor": lambda: Point(drawn(4), 3),
     "torch's own result": lambda: torch.max(drawn(4, 4), 0),

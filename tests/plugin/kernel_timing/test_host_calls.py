@@ -174,8 +174,8 @@ class Allocator:
         return {name: {"all": {"allocated": total}} for name, total in of.items()}
 
 
-def test_allocations_are_named_by_their_lines(monkeypatch):
-    memory = Allocator()
+def test_allocations_are_named_by_their_lines_and_a_call_without_is_not_traced(monkeypatch):
+    memory, gpu = Allocator(), torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", memory.stats)
 
     def inner():
@@ -188,13 +188,15 @@ def test_allocations_are_named_by_their_lines(monkeypatch):
         inner()
         return memory.take(64)
 
-    seen = host_calls.allocations_of(call, torch.device("cuda"))
+    seen = host_calls.allocations_of(call, gpu)
     assert seen.fields == {"allocations": 5, "allocated_bytes": 587}
     first, of_inner = (inspect.getsourcelines(of)[1] for of in (call, inner))
     where = ((first + 1, "call"), (first + 3, "call"), (of_inner + 1, "inner"), (first + 5, "call"))
     named = [f"tests/plugin/kernel_timing/test_host_calls.py:{line} in {function}" for line, function in where]
     made = ((1, 512), (2, 3), (1, 8), (1, 64))
     assert seen.lines == tuple(HostLine("allocation", line, *of) for line, of in zip(named, made, strict=True))
+    monkeypatch.setattr(sys, "settrace", None)
+    assert host_calls.allocations_of(int, gpu) == Counts({"allocations": 0, "allocated_bytes": 0})
 
 
 def test_a_debugger_traces_again_after_a_call_that_raises():
@@ -206,10 +208,3 @@ def test_a_debugger_traces_again_after_a_call_that_raises():
         assert sys.gettrace() is other
     finally:
         sys.settrace(before)
-
-
-def test_a_call_without_allocations_is_not_traced(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", Allocator().stats)
-    monkeypatch.setattr(sys, "settrace", None)
-    nothing = Counts({"allocations": 0, "allocated_bytes": 0})
-    assert host_calls.allocations_of(lambda: None, torch.device("cuda")) == nothing

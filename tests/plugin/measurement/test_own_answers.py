@@ -185,8 +185,8 @@ def test_a_reference_that_was_made_before_does_not_follow():
     x, w = drawn(4, 8), drawn(8, 8)
     wanted, prepared = x @ w, w.double()
     for reference in (wanted, lambda: wanted, lambda: x.double() @ prepared, lambda: x.clone() @ prepared.float()):
-        assert seen(torch.matmul, x, w, reference=reference).verdict.faults == ()
-        assert seen(lambda w, x: x @ w, w, x, reference=reference).verdict.faults == ()
+        for call, *args in ((torch.matmul, x, w), (lambda w, x: x @ w, w, x)):
+            assert seen(call, *args, reference=reference).verdict.faults == ()
 
 
 def test_a_reference_that_cannot_answer_to_other_inputs_keeps_the_first_answer():
@@ -200,14 +200,11 @@ def test_a_reference_that_cannot_answer_to_other_inputs_keeps_the_first_answer()
     assert seen(torch.neg, x, reference=reference).verdict.faults == ()
 
 
-def test_a_call_in_place_is_followed_by_a_reference_that_is_asked_again():
+def test_a_call_in_place_is_followed_by_a_reference_that_is_asked_again_and_by_no_tensor():
     x, made = drawn(8), []
     assert seen(torch.neg_, x, reference=lambda: -x).verdict.notes == ()
     with pytest.raises(WrongAnswerError, match=r"^of one more call, output 0: 8 elements differ"):
         seen(lambda x: made.append(1) or (x.neg_() if len(made) < 6 else x), x, reference=lambda: -x)
-
-
-def test_a_call_in_place_is_not_followed_by_a_tensor_and_that_is_noted():
     assert seen(torch.neg_, torch.ones(8), reference=-torch.ones(8)).verdict.notes == (verification.FIRST_ONLY,)
 
 
@@ -249,3 +246,38 @@ def test_what_cannot_be_meant_is_a_sentence(what, sentence):
     with pytest.raises((TypeError, ValueError, WrongAnswerError)) as failed:
         seen(torch.neg, X, **what)
     assert str(failed.value).startswith(sentence)
+
+
+# How inputs are changed for one more call, and put back.
+
+
+def test_what_is_next_to_a_view_is_left_alone():
+    """Others may keep their own beside it."""
+    whole = torch.arange(16.0)
+    [halved] = verification.changes_of_inputs((whole[4:8],), ())
+    with halved.made():
+        assert whole.tolist() == [0, 1, 2, 3, 2, 2.5, 3, 3.5, *range(8, 16)]
+    assert torch.equal(whole, torch.arange(16.0))
+
+
+def test_packed_numbers_and_indices_are_never_changed():
+    arena = torch.zeros(64, dtype=torch.uint8)
+    inputs = (arena[:32], arena[32:].view(torch.float32), torch.arange(4), torch.ones(4, dtype=torch.bool))
+    assert list(verification.changes_of_inputs(inputs, ())) == []
+    assert list(verification.changes_of_inputs((torch.ones(4),), ())) != []
+    out = torch.ones(4)
+    assert list(verification.changes_of_inputs((out, out[1:]), (out,))) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16])
+def test_every_value_of_a_type_comes_back(dtype):
+    """Subnormal numbers, which have no half, and NaN."""
+    bits = {1: torch.int8, 2: torch.int16}[dtype.itemsize]
+    every = torch.arange(2 ** (8 * dtype.itemsize)).to(bits)
+    x = every.clone().view(dtype)
+    for change in verification.changes_of_inputs((x,), ()):
+        with change.made():
+            assert not torch.equal(x.view(bits), every)
+        assert torch.equal(x.view(bits), every)
+    assert len(list(verification.changes_of_inputs((x,), ()))) == 2
+    assert len(list(verification.changes_of_inputs((every[every >= 0].view(dtype),), ()))) == 1

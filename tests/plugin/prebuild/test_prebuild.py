@@ -10,10 +10,10 @@ import torch
 from toolkit import Toolkit
 
 from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.machine import builds
+from pytest_flashinfer_perf.machine.builds import CompileError
 from pytest_flashinfer_perf.prebuild import building, loop
 from pytest_flashinfer_perf.prebuild.patches import HERE, NOWHERE, PRETENDED, Anything, Pretence, recording
-from pytest_flashinfer_perf.session import time_limit
-from pytest_flashinfer_perf.session.time_limit import CompileError
 from pytest_flashinfer_perf.spec.routine import CannotRunError
 
 flashinfer = pytest.importorskip("flashinfer", exc_type=ImportError)
@@ -249,7 +249,7 @@ FAILED = f"{NINJA}FAILED: [code=2] /c/x/a.cuda.o \nnvcc -Werror -c a.cu -o a.cud
     ],
 )
 def test_the_first_error_is_the_compilers(output, error):
-    assert time_limit.first_error(output) == error
+    assert builds.first_error(output) == error
 
 
 def test_other_errors_of_a_build_are_left_alone(monkeypatch):
@@ -261,8 +261,8 @@ def test_other_errors_of_a_build_are_left_alone(monkeypatch):
     def build(_spec):
         raise next(said)
 
-    monkeypatch.setattr(time_limit, "broken", {})
-    watched = time_limit._watched(build)
+    monkeypatch.setattr(builds, "broken", {})
+    watched = builds._watched(build)
     with pytest.raises(RuntimeError, match=r"^no CUDA$"):
         watched(Spec())
     for _ in range(2):

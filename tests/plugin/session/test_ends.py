@@ -7,6 +7,7 @@ import pytest
 import torch
 from sessions import OPTED_IN
 
+from pytest_flashinfer_perf.machine import device_errors
 from pytest_flashinfer_perf.session import case_endings
 
 FATAL = """Fatal Python error: Segmentation fault
@@ -101,4 +102,4 @@ def test_a_death_is_known_by_its_last_words(words, outcome, frames):
     ],
 )
 def test_an_error_is_known_by_its_text(error, outcome):
-    assert case_endings.of_error(error) == outcome
+    assert device_errors.name_of(error) == outcome

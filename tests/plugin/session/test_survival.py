@@ -14,6 +14,7 @@ import torch
 from sessions import CASES
 
 from pytest_flashinfer_perf.config.settings import Checking, Measuring
+from pytest_flashinfer_perf.machine import builds
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.measurement import one_case
 from pytest_flashinfer_perf.routines.attention.decode import decode
@@ -169,8 +170,8 @@ def test_what_is_compiled_or_waited_for_is_not_counted(armed):
     before = sys.modules.get("flashinfer.jit.core")
     sys.modules["flashinfer.jit.core"] = SimpleNamespace(JitSpec=JitSpec)
     try:
-        time_limit.watch()
-        time_limit.watch()
+        builds.watch()
+        builds.watch()
         assert JitSpec().build_and_load() == "module"
         assert armed == []
         with Limit(10.0, io.StringIO()).of_one():
@@ -194,9 +195,9 @@ def test_a_command_is_told_what_is_compiled_and_not_what_is_there(monkeypatch):
             return self.name
 
     monkeypatch.setitem(sys.modules, "flashinfer.jit.core", SimpleNamespace(JitSpec=JitSpec))
-    time_limit.watch()
+    builds.watch()
     begun = []
-    forget = time_limit.tell(begun.append)
+    forget = builds.tell(begun.append)
     specs = [JitSpec("gemm", is_compiled=False), JitSpec("decode", is_compiled=True)]
     assert [spec.build_and_load() for spec in specs] == ["gemm", "decode"]
     forget()

@@ -7,8 +7,8 @@ import pytest
 import torch
 from sessions import CASES, ENDED, GPUS, OPTED_IN, case, document, rows, sameness
 
-from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.session import journal, setup, time_limit, workers
+from pytest_flashinfer_perf.machine import builds, devices
+from pytest_flashinfer_perf.session import journal, setup, workers
 from pytest_flashinfer_perf.session.workers import WorkerBrief
 
 QUICK = ("--perf-iters=3", "--perf-warmup=1", "-k", "planted", "--perf-timeout=20")
@@ -117,7 +117,7 @@ def test_each_worker_has_a_gpu_of_its_own_or_says_why_not(specs, gpus, pinned, s
 
 @pytest.mark.parametrize(("spec", "brief"), [("popen", {"gemm": "a.cu(7): error"}), ("popen//via=elsewhere", {})])
 def test_what_does_not_compile_here_is_told_to_workers_here(monkeypatch, request, spec, brief):
-    monkeypatch.setattr(time_limit, "broken", {"gemm": "a.cu(7): error"})
+    monkeypatch.setattr(builds, "broken", {"gemm": "a.cu(7): error"})
     option = SimpleNamespace(dist="load", tx=[spec])
     config = SimpleNamespace(getini=lambda _: False, option=option, add_cleanup=request.addfinalizer)
     gateway = SimpleNamespace(id="gw0", spec=execnet.XSpec(spec))
