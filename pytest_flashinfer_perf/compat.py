@@ -1,8 +1,8 @@
 """`bench_gpu_time`, `do_bench` and `run_bench`: FlashInfer's, Triton's and sglang's functions, with our measurement.
 
 A program changes the line that imports them. Signatures and what is returned are theirs; how a call is timed is ours:
-by CUPTI where it is, at several places in memory, with a cold L2. They are not told what is right, so no answer is
-checked. In a test that has `perf` among its arguments the call is its row.
+by CUPTI where it is, at several places in memory, with a cold L2. They have no argument for a reference, so no answer
+is checked. In a test that has `perf` among its arguments the call is its row.
 """
 
 from __future__ import annotations

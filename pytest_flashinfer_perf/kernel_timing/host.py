@@ -99,7 +99,7 @@ DOCUMENT = {f"field_{n}": [n, str(n), {"shape": n}] for n in range(4)}
 WORD = re.compile(r"(\w+)_(\d+)")
 
 
-def work() -> object:
+def reference_work() -> object:
     """Bind arguments, write and read JSON, search a text: Python and C as a library's checks of its arguments are."""
     bound = SIGNATURE.bind(1, 2, out=3, scale=0.5)
     bound.apply_defaults()
@@ -111,14 +111,14 @@ def work() -> object:
 def moving_over_cores() -> Iterator[Callable[[float], None]]:
     """Hand out a function that moves this thread to one of a few cores, by the share of the work that is done."""
     allowed = os.sched_getaffinity(0)
-    cores = _some(sorted(allowed))
+    cores = _spread_over_cores(sorted(allowed))
     try:
         yield lambda done: os.sched_setaffinity(0, {cores[int(done * len(cores))]})
     finally:
         os.sched_setaffinity(0, allowed)
 
 
-def _some(cores: list[int]) -> list[int]:
+def _spread_over_cores(cores: list[int]) -> list[int]:
     return cores[:: -(-len(cores) // MOST_CORES)]
 
 
@@ -126,7 +126,7 @@ def _some(cores: list[int]) -> list[int]:
 class Timer:
     queue: Queue
     clock: Callable[[], float] = time.perf_counter
-    reference: Call = work
+    reference: Call = reference_work
     move: Callable[[float], None] = lambda _done: None
 
     def enqueued(self, call: Call, *, launches: int, on_device: float) -> tuple[list[Round], bool]:

@@ -31,8 +31,8 @@ class PlacedSamples:
         return statistics.median(self.samples)
 
     @property
-    def kernels(self) -> tuple[float, ...]:
-        """What is to be known precisely: gaps scatter, however many placements there are."""
+    def precision_samples(self) -> tuple[float, ...]:
+        """The times that are to be precise: those of kernels where known, since gaps always scatter."""
         return self.busy or self.samples
 
     @property

@@ -27,7 +27,7 @@ from pytest_flashinfer_perf.kernel_timing.instruments import (
 )
 from pytest_flashinfer_perf.kernel_timing.placements import PlacedSamples
 from pytest_flashinfer_perf.kernel_timing.stopping import Sampling
-from pytest_flashinfer_perf.kernel_timing.target import Restore, Target, of
+from pytest_flashinfer_perf.kernel_timing.target import Restore, Target, restoration_for
 from pytest_flashinfer_perf.machine import load, nvrtc, provenance
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.machine.load import Contention
@@ -146,10 +146,10 @@ class Bench:
         check.poison(target.outputs)
         if sets.used_once:
             work.evict()
-        restore(self.device)
+        reset_block_order(self.device)
         with _range(target.name, self.device):
-            sampled = tuple(self._sampled(work, calls, warmup, of(target, sets)))
-        restore(self.device)
+            sampled = tuple(self._sampled(work, calls, warmup, restoration_for(target, sets)))
+        reset_block_order(self.device)
         samples = tuple(one.seconds for one in sampled)
         busy = tuple(one.busy for one in sampled if one.busy is not None)
         clocked = _clocks(work, statistics.median(samples)) if self.cycles else None
@@ -202,10 +202,17 @@ def run(  # noqa: PLR0913 - one argument per part of a measurement
     bench = Bench(chosen.instrument, measuring, device, cuda_graph, conditions.cycles)
     if cuda_graph:
         gc.collect()  # a graph that is freed during a capture ends it; autotuners leave such graphs behind
-    first, each = _tried(bench, target)
-    sampling = Sampling(measuring, chosen.instrument.name, each, stopping.budget(measuring, chosen.instrument.now))
+
+    # One call, whose length decides how many calls and placements there is time for.
+    first, seconds_per_call = _pilot(bench, target)
+    budget = stopping.budget(measuring, chosen.instrument.now)
+    sampling = Sampling(measuring, chosen.instrument.name, seconds_per_call, budget)
+
+    # Placements at other addresses, and the caller's own.
     placed = _placed(bench, target, sampling, verify, first)
     last, timed = placed[-1], tuple(one.placement for one in placed)
+
+    # What is known of the last placement beside its times, and what else the machine did.
     seen = (conditions.observed or _observed)(last, timed)
     samples = tuple(sample for placement in timed for sample in placement.samples)
     contention = load.during([one.work.watch for one in placed], samples)
@@ -216,7 +223,7 @@ def run(  # noqa: PLR0913 - one argument per part of a measurement
         rotations=len(last.sets.sets),
         cuda_graph=cuda_graph,
         warmups=_untimed(bench, placed),
-        stopped=sampling.stopped([placement.kernels for placement in timed[:-1]]),
+        stopped=sampling.stopped([placement.precision_samples for placement in timed[:-1]]),
         fallback=chosen.fallback,
         notes=tuple(note for note in (last.sets.note, *seen.notes, contention and contention.unknown) if note),
         seen=seen,
@@ -225,26 +232,31 @@ def run(  # noqa: PLR0913 - one argument per part of a measurement
     )
 
 
-def _tried(bench: Bench, target: Target) -> tuple[list[Placed], float]:
+def _pilot(bench: Bench, target: Target) -> tuple[list[Placed], float]:
     """The wall-clock seconds of an untimed call, or of a placement with one call if all calls are to be timed."""
     placed, start = [], bench.instrument.now()
     if stopping.makes_trial(bench.how):
         target()
         bench.device.synchronize()
     elif bench.how.iters is None:
-        placed = [bench.timed(target.elsewhere(), 1, 0)]
+        placed = [bench.timed(target.at_new_addresses(), 1, 0)]
     return placed, bench.instrument.now() - start
 
 
 def _placed(bench: Bench, target: Target, sampling: Sampling, verify: Verify, first: list[Placed]) -> list[Placed]:
     """Time all placements. Each is kept until the last is timed; freed memory would be used for the next one."""
     placed, free = list(first), bench.device.free_bytes()
-    while calls := sampling.elsewhere([one.placement.kernels for one in placed]):
+
+    # Other addresses, until the time is precise or up.
+    while calls := sampling.next_placement_calls([one.placement.precision_samples for one in placed]):
         if not placements.fits(target, free, bench.device.free_bytes(), len(placed)):
             break
-        placed.append(bench.timed(target.elsewhere(), calls, sampling.warmup(_untimed(bench, placed), len(placed))))
+        warmup = sampling.warmup(_untimed(bench, placed), len(placed))
+        placed.append(bench.timed(target.at_new_addresses(), calls, warmup))
         verify(placed[-1].target, placed[-1].work)
-    calls = sampling.own([one.placement.kernels for one in placed])
+
+    # The caller's own.
+    calls = sampling.last_placement_calls([one.placement.precision_samples for one in placed])
     placed.append(bench.timed(target, calls, sampling.warmup(_untimed(bench, placed), len(placed), last=True)))
     verify(target, placed[-1].work)
     return placed
@@ -320,8 +332,8 @@ def trace(recorder: Recorder, work: Work, each: float) -> Trace | None:
 BLOCKS, THREADS = 9, 32  # found by experiment: 8 blocks change nothing, 66 leave it as it was
 
 
-def restore(device: Device) -> None:
-    """Restore the order; does nothing on a CPU, or if small kernels cannot be compiled."""
+def reset_block_order(device: Device) -> None:
+    """Restore the order; it does nothing on a CPU, or if small kernels cannot be compiled."""
     if not device.is_gpu or nvrtc.missing(device):
         return
     device.synchronize()

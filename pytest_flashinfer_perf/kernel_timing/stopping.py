@@ -60,11 +60,11 @@ def error(medians: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Sampling:
-    """`each` is the wall time of one call. The caller's own placement comes last."""
+    """The caller's own placement comes last."""
 
     how: Measuring
     instrument: str
-    each: float
+    seconds_per_call: float
     budget: TimeBudget
 
     def warmup(self, made: int, placed: int, *, last: bool = False) -> int:
@@ -77,22 +77,22 @@ class Sampling:
             places = len(self.shares)
             by_then = self.how.warmup if last else -(-self.how.warmup * min(placed + 1, places) // places)
             return max(0, by_then - made)
-        return min(WARMUP, math.floor(WARMUP_SHARE * self.budget.seconds / self.each))
+        return min(WARMUP, math.floor(WARMUP_SHARE * self.budget.seconds / self.seconds_per_call))
 
     @property
     def shares(self) -> tuple[int, ...]:
         """The timed calls of each placement, if their total is known from the start."""
-        calls = self.how.iters or fitting(FEWEST, self.each, CALLS_SHARE * self.budget.seconds)
+        calls = self.how.iters or fitting(FEWEST, self.seconds_per_call, CALLS_SHARE * self.budget.seconds)
         placements = min(PLACEMENTS, calls)
         return tuple(calls // placements + (place < calls % placements) for place in range(placements))
 
-    def elsewhere(self, seen: Sequence[Sequence[float]]) -> int:
+    def next_placement_calls(self, seen: Sequence[Sequence[float]]) -> int:
         """The timed calls of the next placement; 0 if only the last one is left."""
         if len(seen) + 1 < len(self.shares):
             return self.shares[len(seen)] if self._affordable(seen) else 0
         return 0 if self.how.iters or self.stopped(seen) else CALLS
 
-    def own(self, seen: Sequence[Sequence[float]]) -> int:
+    def last_placement_calls(self, seen: Sequence[Sequence[float]]) -> int:
         """The timed calls of the caller's own placement: with --perf-iters all that are left of them."""
         return self.how.iters - sum(map(len, seen)) if self.how.iters else self.shares[-1]
 
@@ -100,28 +100,28 @@ class Sampling:
         """The reason to stop; empty to go on."""
         if self.how.iters:
             return "asked"
-        if self._known(seen):
+        if self._is_precise(seen):
             return "precise"
         if sum(map(math.fsum, seen)) >= self.how.max_time:
             return "max time"
         if not self._affordable(seen) or len(self.shares) < PLACEMENTS:
             return OUT_OF_TIME
-        if self._hopeless(seen):
+        if self._never_precise(seen):
             return "scatters"
         return "most calls" if len(seen) + 1 >= MOST_PLACEMENTS else ""
 
-    def _known(self, seen: Sequence[Sequence[float]]) -> bool:
+    def _is_precise(self, seen: Sequence[Sequence[float]]) -> bool:
         medians = [statistics.median(samples) for samples in seen]
-        return len(medians) + 1 >= PLACEMENTS and error(medians) <= self._wanted(medians)
+        return len(medians) + 1 >= PLACEMENTS and error(medians) <= self._target_error(medians)
 
-    def _hopeless(self, seen: Sequence[Sequence[float]]) -> bool:
+    def _never_precise(self, seen: Sequence[Sequence[float]]) -> bool:
         """Whether placements scatter so much that even the largest number of them would not be precise."""
         medians = [statistics.median(samples) for samples in seen]
         if len(medians) < ENOUGH_TO_GIVE_UP:
             return False
-        return error(medians) * math.sqrt(len(medians) / MOST_PLACEMENTS) > self._wanted(medians)
+        return error(medians) * math.sqrt(len(medians) / MOST_PLACEMENTS) > self._target_error(medians)
 
-    def _wanted(self, medians: Sequence[float]) -> float:
+    def _target_error(self, medians: Sequence[float]) -> float:
         """The largest error with which a time counts as precise."""
         return max(PRECISION.get(self.instrument, FINE) * statistics.median(medians), TICK_S)
 

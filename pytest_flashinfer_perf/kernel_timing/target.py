@@ -41,7 +41,7 @@ class Target:
         args, kwargs = arguments
         return lambda: self.function(*args, **kwargs)
 
-    def elsewhere(self) -> Target:
+    def at_new_addresses(self) -> Target:
         """The same call with arguments and outputs at other addresses, where they can be copied.
 
         Memory that the function holds stays.
@@ -82,6 +82,7 @@ class Restore:
         yield from (min(each, calls - done) for done in range(0, calls, each))
 
 
-def of(target: Target, sets: ColdSets) -> Restore | None:
+def restoration_for(target: Target, sets: ColdSets) -> Restore | None:
+    """What puts back the arguments that the call changes, in each set; None if it changes none."""
     changed = [tensor for args, _ in sets.sets for tensor in target.changed(args)]
     return Restore(tuple((tensor, tensor.clone()) for tensor in changed), len(sets.sets)) if changed else None

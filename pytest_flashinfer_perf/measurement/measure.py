@@ -123,9 +123,12 @@ def measure_call(  # noqa: PLR0913 - one argument per part of a measurement
     time_calls: TimeCalls = alone,
 ) -> Measurement:
     """Check and time what a description says; `device` is that of a call without tensors."""
+    # What to call and where; what cannot be measured is refused here.
     target = call.target(name)
     computed_in = call.computed_in
     where = devices.find(_device_of(target) or device or "auto")
+
+    # The answer to expect, then the check, the time, and the check of a timed call.
     expected = Expected(()) if checking.off else call.expected(target)
     graph = uses_graph(measuring, where, by_default=False)
     measured = measure_target(target, expected, measuring, checking, where, cuda_graph=graph, time_calls=time_calls)

@@ -110,9 +110,12 @@ def run_case(  # noqa: PLR0913 - one argument per part of a measurement
     time_calls: TimeCalls = alone,
 ) -> CaseResult:
     """Check a case and measure it; raises CannotRunError, WrongAnswerError or OutOfMemoryError."""
+    # Can it run here?
     reason = obstacle(case, device, most_gib)
     if reason:
         raise CannotRunError(reason)
+
+    # Build, check, time.
     builds.watch()
     if device.is_gpu:
         garbage.freeze_imports()
@@ -128,6 +131,8 @@ def run_case(  # noqa: PLR0913 - one argument per part of a measurement
     finally:
         if device.is_gpu:  # on a CPU only when memory is short: collecting garbage takes longer than a small case
             device.give_back_memory()
+
+    # Out of memory: what the case held goes first, or the next one has none.
     device.give_back_memory()
     raise OutOfMemoryError(f"out of memory, where {_footprint(case):.1f} GiB were estimated: {ran_out}")
 
@@ -167,12 +172,17 @@ def prepared(
     case: Case, measuring: Measuring, checking: Checking, device: Device, *, tuned: bool = True
 ) -> PreparedCase:
     """Build a case, let the tuner choose unless it is not to be asked, and compute the answer."""
+    # Inputs and the call.
     routine, p = case.routine, case.params
     x = routine.inputs(p, torch.Generator(device.torch).manual_seed(case.seed), device.torch)
     graph = uses_graph(measuring, device, routine.cuda_graph)
     target, resolved, takes = _built(case, x, graph)
     graph = graph and not (routine.graph_if_possible and graphs.refusal(target))
+
+    # The tuner chooses before anything is timed.
     choice = _tune(case, target) if tuned else None
+
+    # The work, and the answer to expect.
     cost = routine.cost(p, x)
     if too_long := _too_long(case, device, cost.flops):
         raise CannotRunError(too_long)

@@ -61,7 +61,7 @@ class CheckedCall:
     def timed(self, nth: int) -> Lap:
         """The time in the n-th round, at addresses of its own as long as there is memory for them."""
         if nth >= len(self.placed) and self._fits():
-            self.placed.append(self.target.elsewhere())
+            self.placed.append(self.target.at_new_addresses())
         placed = self.placed[min(nth, len(self.placed) - 1)]
         timed = self.bench.timed(placed, stopping.CALLS, stopping.WARMUP)
         verify(self.examination.last(placed, NOT_KEPT if self.bench.cuda_graph else timed.work.last.returned))

@@ -138,7 +138,7 @@ def test_a_plan_has_its_own_waits_and_none_of_what_was_enqueued_before():
 
 def test_rounds_are_shared_out_to_the_cores_and_all_may_be_used_again(monkeypatch):
     moves = []
-    monkeypatch.setattr(host, "_some", lambda cores: [cores[0], cores[-1]])
+    monkeypatch.setattr(host, "_spread_over_cores", lambda cores: [cores[0], cores[-1]])
     with host.moving_over_cores() as move:
 
         def moved(done):
@@ -155,7 +155,7 @@ def test_all_cores_and_threads_may_be_used_again():
     with pytest.raises(ZeroDivisionError), host.moving_over_cores() as move:
         move(1 // 0)
     assert os.sched_getaffinity(0) == ALLOWED
-    assert [len(host._some(list(range(n)))) for n in (1, 2, 4, 5, 128)] == [1, 2, 4, 3, 4]
+    assert [len(host._spread_over_cores(list(range(n)))) for n in (1, 2, 4, 5, 128)] == [1, 2, 4, 3, 4]
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     with host._one_thread():

@@ -139,9 +139,9 @@ def test_placements_lie_at_addresses_of_their_own(cpu):
 def test_a_placement_has_what_a_function_writes_and_not_what_it_holds():
     held, given = torch.ones(4), torch.ones(4)
     target = Target(lambda x, out: torch.add(x, held, out=out), (given,), {"out": held}, (held,))
-    moved = target.elsewhere()
+    moved = target.at_new_addresses()
     assert moved.outputs[0].data_ptr() == moved.kwargs["out"].data_ptr() != held.data_ptr()
-    closure = replace(target, kwargs={}).elsewhere()
+    closure = replace(target, kwargs={}).at_new_addresses()
     assert closure.outputs[0].data_ptr() == held.data_ptr(), "its function writes there wherever its inputs are"
 
 

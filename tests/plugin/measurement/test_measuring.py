@@ -74,7 +74,7 @@ def test_options_say_the_same(session):
     for option, sentence in (
         ("--perf-cold-l2=rot", "must be one of rotate, flush, none, got 'rot'"),
         ("--perf-iters=0", "must be a whole number of at least 1, got '0'"),
-        ("--benchmark-max-time=nan", "max_time must be a finite number of seconds of at least 0, got nan"),
+        ("--benchmark-max-time=nan", "--benchmark-max-time: must be a finite number of seconds of at least 0, got nan"),
         ("--perf-seed=x", f"{of_64_bits}, got 'x'"),
         (f"--perf-case={GEMM} --random_seed {10**20}", f"{of_64_bits}, got '{10**20}'"),
     ):
