@@ -1,7 +1,7 @@
 """Programs of the documents are run as they are printed."""
 
 import ast
-import json
+import importlib
 import re
 import shutil
 import subprocess
@@ -9,155 +9,106 @@ import sys
 
 import hypothesis
 import pytest
-import torch
-from documents import DOCS, EXAMPLES, QUICK, README, ROOT, blocks, commands_of, each
+from documents import DOCS, EXAMPLES, README, ROOT, blocks, commands_of, each
 
-from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.config import project_file
-from pytest_flashinfer_perf.gate import proof, thresholds
 from pytest_flashinfer_perf.gate import read as gate_read
+from pytest_flashinfer_perf.gate import thresholds
 from pytest_flashinfer_perf.report import terminal
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
 
+OWN, BACKEND = DOCS / "own-kernel.md", DOCS / "add-a-backend.md"
+PREFILL = (
+    "--routine BatchPrefillWithPagedKVCacheWrapper --backends torch --page_size 4 --batch_size 1 --s_qo 4 --s_kv 8 "
+    "--num_qo_heads 2 --num_kv_heads 1 --head_dim_qk 16"
+)
 
-@pytest.fixture(scope="module")
-def readme():
-    program, script = blocks(README, "python")
+
+def answers(done):
+    return [row["extra_info"]["refcheck"] for row in done.rows.values()]
+
+
+def test_the_readmes_program_runs_as_it_is_printed(session):
     [shown] = blocks(README, "console")
-    return program, script, shown
-
-
-def test_the_readmes_program_runs_as_it_is_printed(pytester, readme):
-    program, _, shown = readme
-    pytester.path.joinpath("test_my_kernel.py").write_text(program)
     command = re.match(r"\$ pytest (.*)\n", shown)[1].split()
-    result = pytester.runpytest(*command)
-    result.assert_outcomes(passed=2)
+    done = session(*command, test_my_kernel=blocks(README, "python")[0], quick=False)
+    assert (done.outcomes, answers(done)) == ({"passed": 2}, ["passed"] * 2)
     assert f"{'':26}{terminal.HEADINGS}" in shown.splitlines()
-    result.stdout.fnmatch_lines([f"{'':26}{terminal.HEADINGS}", *["test_my_kernel.py::test_matmul[[]*]"] * 2])
-    rows = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
-    assert [row["extra_info"]["refcheck"] for row in rows] == ["passed"] * 2
+    done.says(f"{'':26}{terminal.HEADINGS}", *["test_my_kernel.py::test_matmul[[]*]"] * 2)
 
 
-def test_what_the_readme_shows_are_the_sizes_that_its_program_has_on_a_gpu(monkeypatch, readme):
-    program, _, shown = readme
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    made = {}
-    exec(compile(program, "test_my_kernel.py", "exec"), made)
-    assert re.findall(r"^test_my_kernel.py::test_matmul\[(.*)\]$", shown, re.MULTILINE) == [
-        str(n) for n in made["SIZES"]
-    ]
-    assert (made["DEVICE"], made["DTYPE"]) == ("cuda", torch.bfloat16)
-
-
-def test_the_script_of_the_readme_runs(readme, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(readme[1])
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.more
+def test_the_script_of_the_readme_runs(tmp_path):
+    """In a process that no test has prepared: it prints what the machine's clock says."""
+    (tmp_path / "script.py").write_text(blocks(README, "python")[1])
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=True)
     assert re.fullmatch(r"[\d.]+ us by wall, [\d.]+ TB/s\n", done.stdout)
 
 
-def test_the_kernel_of_ones_own_is_measured_and_checked(pytester):
-    page = DOCS / "own-kernel.md"
+def test_the_kernel_of_ones_own_is_measured_and_checked(session):
     program = (EXAMPLES / "test_norm.py").read_text()
-    assert blocks(page, "python")[0] == program
-    pytester.path.joinpath("test_norm.py").write_text(program)
-    pytester.runpytest(*commands_of(page)[0][1:]).assert_outcomes(passed=2)
-    rows = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
-    assert {row["extra_info"]["refcheck"] for row in rows} == {"passed"}
-
-
-def test_the_script_beside_it_runs(capsys):
-    exec(compile(blocks(DOCS / "own-kernel.md", "python")[1], "own-kernel.md", "exec"), {})
-    assert capsys.readouterr().out == "20 none\n"
+    assert blocks(OWN, "python")[0] == program
+    done = session(*commands_of(OWN)[0][1:], test_norm=program)
+    assert (done.outcomes, answers(done)) == ({"passed": 2}, ["passed"] * 2)
 
 
 @pytest.mark.filterwarnings("ignore:pytest_flashinfer_perf.compat")
-def test_the_program_with_the_names_of_other_projects_runs(capsys):
-    exec(compile(blocks(DOCS / "own-kernel.md", "python")[2], "own-kernel.md", "exec"), {})
-    assert capsys.readouterr().out == "20 True 3\n"
+@pytest.mark.parametrize(
+    ("page", "nth", "printed"), [(README, 1, r".+ us by wall, .+ TB/s"), (OWN, 1, "20 none"), (OWN, 2, "20 True 3")]
+)
+def test_a_script_of_the_documents_runs(capsys, page, nth, printed):
+    exec(compile(blocks(page, "python")[nth], page.name, "exec"), {})
+    assert re.fullmatch(f"{printed}\n", capsys.readouterr().out)
+
+
+def test_the_example_of_a_search_in_ones_own_tests_runs_however_slow_the_machine(session):
+    """No call meets hypothesis's deadline: what is searched turns it off by itself."""
+    profile = "from hypothesis import settings as s\ns.register_profile('now', deadline=1e-3)\ns.load_profile('now')"
+    try:
+        assert session(test_own=blocks(DOCS / "fuzzing.md", "python")[0], conftest=profile).outcomes == {"passed": 1}
+    finally:
+        hypothesis.settings.load_profile("no deadline")
+
+
+def test_the_settings_of_the_documents_are_understood(session, pytester):
+    pytester.makefile(".toml", **{"flashinfer-perf": "\n".join(blocks(DOCS / "checking.md", "toml"))})
+    done = session(f"--perf-case={PREFILL}", "--import-mode=importlib", "--perf-refcheck=only")
+    assert (done.code, done.outcomes["passed"]) == (0, 1)
 
 
 @pytest.fixture
-def impatient():
-    """A machine on which no call meets hypothesis's deadline."""
-    hypothesis.settings.register_profile("impatient", deadline=1)
-    hypothesis.settings.load_profile("impatient")
-    yield
-    hypothesis.settings.load_profile("no deadline")
-
-
-@pytest.mark.usefixtures("impatient")
-def test_the_example_of_a_search_in_ones_own_tests_runs_on_a_slow_machine(pytester):
-    pytester.makepyfile(blocks(DOCS / "fuzzing.md", "python")[0])
-    pytester.runpytest("-p", "no:cacheprovider").assert_outcomes(passed=1)
-
-
-def test_the_settings_of_the_documents_are_understood(pytester):
-    pytester.makefile(".toml", **{"flashinfer-perf": "\n".join(blocks(DOCS / "checking.md", "toml"))})
-    prefill = (
-        "--routine BatchPrefillWithPagedKVCacheWrapper --backends torch --page_size 4 --batch_size 1 --s_qo 4 "
-        "--s_kv 8 --num_qo_heads 2 --num_kv_heads 1 --head_dim_qk 16"
-    )
-    arguments = [f"--perf-case={prefill}", "--import-mode=importlib", "--perf-refcheck=only", *QUICK]
-    pytester.runpytest(*arguments).assert_outcomes(passed=1)
-
-
-def test_the_backend_of_the_document_stands_beside_torch(pytester, monkeypatch):
+def with_backend(monkeypatch):
+    """Backends that a session adds to this routine are gone after it."""
     monkeypatch.setattr(mm_bf16, "backends", dict(mm_bf16.backends))
-    page = DOCS / "add-a-backend.md"
-    pytester.path.joinpath("test_my_backend.py").write_text(blocks(page, "python")[0])
-    result = pytester.runpytest(*commands_of(page)[0][1:], *QUICK)
-    result.stdout.fnmatch_lines(["* mine  *", "*mine writes bfloat16 only: use torch"])
-    assert result.ret == 0
 
 
-def test_a_project_gives_its_tests_a_backend_and_thresholds(pytester, monkeypatch):
-    monkeypatch.setattr(mm_bf16, "backends", dict(mm_bf16.backends))
+@pytest.mark.usefixtures("with_backend")
+def test_the_backend_of_the_document_stands_beside_torch(session):
+    done = session(*commands_of(BACKEND)[0][1:], test_my_backend=blocks(BACKEND, "python")[0])
+    done.says("* mine  *", "*mine writes bfloat16 only: use torch")
+    assert done.code == 0
+    assert blocks(BACKEND, "python")[1] in (ROOT / "pytest_flashinfer_perf/routines/gemm/bmm.py").read_text()
+
+
+@pytest.mark.usefixtures("with_backend")
+def test_a_project_gives_its_tests_a_backend_and_thresholds(session, pytester):
     shutil.copytree(EXAMPLES / "project", pytester.path, dirs_exist_ok=True)
-    result = pytester.runpytest("-k", "mine or torch", "--perf-suite=smoke", *QUICK, "--benchmark-json=run.json")
-    result.stdout.fnmatch_lines(["* mine  *", "*mine writes bfloat16 only: use torch"])
-    assert result.ret == 0
-    found = thresholds.read(project_file.read(pytester.path / "flashinfer-perf.toml"))
-    assert found.idle(gate_read.read([pytester.path / "run.json"])[0].rows) == []
-
-
-def test_the_step_of_the_examples_model_is_planned(capsys):
-    assert cli.main(["model", str(EXAMPLES / "my-model.json"), "--batch", "8", "--plan"]) == 0
-    assert "my-model: one decode step of 8 requests" in capsys.readouterr().out
-
-
-def test_the_function_of_a_routines_file_is_as_it_stands_there():
-    shown = blocks(DOCS / "add-a-backend.md", "python")[1]
-    assert shown in (ROOT / "pytest_flashinfer_perf" / "routines" / "gemm" / "bmm.py").read_text()
-
-
-def test_the_proof_of_the_document_is_of_its_program_and_says_what_is_allowed(pytester):
-    page = DOCS / "gate.md"
-    [program], [shown] = blocks(page, "python"), blocks(page, "console")
-    pytester.path.joinpath("test_plain.py").write_text(program)
-    pytester.runpytest("test_plain.py", *QUICK).assert_outcomes(passed=2)
-    head, *lines = shown.splitlines()[2:]
-    assert head == proof.HEADINGS
-    assert [line for line in lines if "::" in line] == [f"test_plain.py::test_sort[{n}]" for n in (2000, 4000)]
-    assert shown.endswith(f"{proof.MEANS[0]}\n")
-    allowed = " ".join(shown.split()), " ".join(page.read_text().split())
-    for limit, word in ((proof.MOST_SLOWER, "allowed"), (proof.MOST_FAILED, "allowed"), (proof.LEAST_FOUND, "wanted")):
-        assert f"({limit:.0%} {word})" in allowed[0]
-        assert f"{100 * limit:g} %" in allowed[1]
+    done = session("-k", "mine or torch", "--perf-suite=smoke")
+    done.says("* mine  *", "*mine writes bfloat16 only: use torch")
+    assert done.code == 0
+    held_to = thresholds.read(project_file.read(pytester.path / "flashinfer-perf.toml"))
+    assert held_to.idle(gate_read.read([pytester.path / "run.json"])[0].rows) == []
 
 
 def imports_of(page):
-    """Modules of ours that a page's programs import, and the names that they take from them."""
+    """What a page's programs import of ours."""
     nodes = [node for program in blocks(page, "python") for node in ast.walk(ast.parse(program))]
-    ours = [node for node in nodes if isinstance(node, ast.ImportFrom)]
-    return [node for node in ours if node.module.startswith("pytest_flashinfer_perf")]
+    return [n for n in nodes if isinstance(n, ast.ImportFrom) and n.module.startswith("pytest_flashinfer_perf")]
 
 
 @pytest.mark.parametrize("page", each(imports_of))
 def test_what_programs_of_the_documents_import_is_there(page):
     for node in imports_of(page):
-        module = ROOT / node.module.replace(".", "/")
-        source = (module / "__init__.py" if module.is_dir() else module.with_suffix(".py")).read_text()
-        assert all(name.name in source or (module / f"{name.name}.py").exists() for name in node.names)
+        module = importlib.import_module(node.module)
+        for name in node.names:
+            assert hasattr(module, name.name) or importlib.import_module(f"{node.module}.{name.name}")

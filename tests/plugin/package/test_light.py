@@ -1,101 +1,122 @@
-"""The base distribution: runs are compared where torch is not installed, and a case says in a sentence what it needs.
+"""Without torch, runs are compared and published, and what measures says in a sentence what to install.
 
-The wheel is installed in a virtual environment that has what its metadata require, and nothing else.
+In this environment, where what the extras bring is kept from being found; and by the wheel in an environment of its
+own, that has what its metadata require and nothing else.
 """
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import venv
 from importlib import metadata
-from pathlib import Path
 
 import pytest
+from documents import ROOT
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).parents[3]
-RUN = ROOT / "evidence" / "h200-run.json"
-MOST_CPU_S = 0.06  # of an unrelated run of pytest
+RUN = str(ROOT / "evidence" / "h200-run.json")
+HIDING = """
+from importlib.machinery import PathFinder
+
+find = PathFinder.find_spec
+hidden = ("torch", "triton", "flashinfer", "hypothesis", "jinja2", "vl_convert", "pandas")
+
+def find_spec(cls, name, path=None, target=None):
+    return None if name.partition(".")[0] in hidden else find(name, path, target)
+
+PathFinder.find_spec = classmethod(find_spec)
+"""
 
 
 def needed(distribution):
     """The installed distributions that one requires, and those that they require, without extras."""
-    found = {}
+    there = {}
     for asked in map(Requirement, distribution.requires or ()):
         if asked.marker is None or asked.marker.evaluate({"extra": ""}):
-            there = metadata.distribution(asked.name)
-            found |= {asked.name: there, **needed(there)}
-    return found
+            one = metadata.distribution(asked.name)
+            there |= {asked.name: one, **needed(one)}
+    return there
 
 
-@pytest.fixture(scope="module")
-def light(tmp_path_factory):
-    """The folder of the commands of such an environment."""
+def of_the_wheel(work):
+    """The Python of an environment in which the wheel is installed."""
     pytest.importorskip("hatchling")
-    work = tmp_path_factory.mktemp("light")
     venv.create(work / "env", symlinks=True)
     [site] = (work / "env").glob("lib/python*/site-packages")
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", work]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    [wheel] = work.glob("*.whl")
-    install = [sys.executable, "-m", "pip", "--python", work / "env" / "bin" / "python", "install", "--no-deps"]
-    subprocess.run([*install, "--no-index", "--quiet", wheel], check=True, capture_output=True)
+    python = work / "env" / "bin" / "python"
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "--quiet"]
+    subprocess.run([*install, *work.glob("*.whl")], check=True, capture_output=True)
     [ours] = map(metadata.Distribution.at, site.glob("pytest_flashinfer_perf-*.dist-info"))
     for one in needed(ours).values():
         for top in {file.parts[0] for file in one.files if file.parts[0] not in ("..", "__pycache__")}:
             (site / top).symlink_to(one.locate_file(top))
-    return work / "env" / "bin"
+    return python
+
+
+@pytest.fixture(scope="module", params=["hidden", pytest.param("wheel", marks=pytest.mark.more)])
+def light(request, tmp_path_factory):
+    """A Python without torch, and where it looks for modules."""
+    work = tmp_path_factory.mktemp("light")
+    if request.param == "wheel":
+        return of_the_wheel(work), ""
+    (work / "sitecustomize.py").write_text(HIDING)
+    return sys.executable, str(work)
 
 
 @pytest.fixture
 def run(light, tmp_path):
+    python, path = light
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
+    env |= {"PYTHONPATH": path, "PYTEST_ADDOPTS": "-p no:hypothesispytest"}
 
-    def start(command, *arguments, tests=""):
-        (tmp_path / "test_it.py").write_text(tests)
-        words = ["-m", *command.split(), *map(str, arguments)]
-        return subprocess.run(
-            [light / "python", *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-        )
+    def start(*words):
+        command = [str(python), "-W", "ignore", *words]
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
 
     return start
 
 
-COMMAND = "pytest_flashinfer_perf"
-FILES = {
-    "compare": (("--base", RUN, "--head", RUN), 0, "no slowdown was found"),
-    "history": ((RUN.parent,), 2, "series from 1 run"),
-    "merge": ((RUN, "--allow", "gaps", "--output", "merged.json"), 0, ""),
-    "report": (("--markdown", RUN), 0, "NVIDIA H200"),
-    "export": ((RUN, "--to", "csv"), 0, "NVIDIA H200"),
-}
+# Each command, the exit code, and what its output has or the last line of its errors ends with.
+USED = [
+    (["compare", "--base", RUN, "--head", RUN], 0, "no slowdown was found"),
+    (["history", str(ROOT / "evidence")], 2, "series from 1 run"),
+    (["merge", RUN, "--allow", "gaps", "--output", "merged.json"], 0, ""),
+    (["report", "--markdown", RUN], 0, "NVIDIA H200"),
+    (["export", RUN, "--to", "csv"], 0, "NVIDIA H200"),
+    (["publish", RUN], 0, ""),
+    (["watch", "perf-data", "-o", "site"], 2, ""),
+]
+REFUSED = [*(["list"], ["doctor"], ["prebuild"], ["tune-report"], ["run", "--routine", "mm_bf16"]), ["bench"]]
+INSTALL = "needs torch, which is not installed: pip install torch, or this package with its extra bench"
+MAIN = """
+import contextlib, io, json, sys
+from pytest_flashinfer_perf import cli
+
+def called(words):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        return int(cli.main(words)), out.getvalue(), err.getvalue()
+
+print(json.dumps([called(words) for words in json.loads(sys.argv[1])]))
+assert "torch" not in sys.modules
+"""
 
 
-@pytest.mark.parametrize("command", FILES)
-def test_files_of_runs_are_used_where_torch_is_not_installed(run, command):
-    arguments, code, said = FILES[command]
-    done = run(COMMAND, command, *arguments)
-    assert (done.returncode, said in done.stdout) == (code, True), done.stdout[-2000:] + done.stderr
-
-
-def test_nights_are_published_and_made_into_a_site_where_torch_is_not_installed(run, tmp_path):
+def test_commands_use_files_or_say_what_to_install(run, tmp_path):
     for words in (["init", "-q", "--bare", "there.git"], ["init", "-q"], ["remote", "add", "origin", "there.git"]):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
-    too_few = 2
-    for words, code in ((["publish", RUN], 0), (["watch", "perf-data", "-o", "site"], too_few)):
-        done = run(COMMAND, *words)
-        assert done.returncode == code, done.stdout + done.stderr
+    done = run("-c", MAIN, json.dumps([*(words for words, *_ in USED), *REFUSED]))
+    assert done.returncode == 0, done.stderr
+    ended = json.loads(done.stdout)
+    for (words, code, said), (got, out, err) in zip(USED, ended, strict=False):
+        assert (got, said in out) == (code, True), (words, out, err)
     assert (tmp_path / "site" / "index.html").is_file()
-
-
-@pytest.mark.parametrize("command", ["list", "doctor", "prebuild", "tune-report", "bench", "run --routine mm_bf16"])
-def test_what_measures_says_in_a_sentence_what_to_install(run, command):
-    done = run(f"{COMMAND} {command}")
-    assert done.returncode in (2, pytest.ExitCode.USAGE_ERROR)
-    [line] = (done.stdout + done.stderr).strip().splitlines()
-    assert line.endswith("needs torch, which is not installed: pip install torch, or this package with its extra bench")
+    for words, (code, out, err) in zip(REFUSED, ended[len(USED) :], strict=True):
+        assert code in (2, pytest.ExitCode.USAGE_ERROR), words
+        [line] = (out + err).strip().splitlines()
+        assert line.endswith(INSTALL), words
 
 
 CASES = """
@@ -108,40 +129,22 @@ def test_own(perf): perf.time(len, [1])
 
 def test_plain(): pass
 """
-LIBRARY = {("-k", "case"): "torch", ("-k", "own"): "torch", ("-k", "case", "--perf-fuzz"): "hypothesis"}
 
 
-@pytest.mark.parametrize("options", LIBRARY, ids=" ".join)
-def test_a_case_says_in_a_sentence_what_to_install(run, options):
-    done = run("pytest", *options, tests=CASES)
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
-    [line] = [line for line in done.stderr.splitlines() if line]
-    assert line.startswith(f"ERROR: this needs {LIBRARY[options]}, which is not installed: pip install ")
-
-
-@pytest.mark.parametrize("options", [("-k", "plain"), ("--collect-only",), ("-k", "plain", "--perf-device=cpu")])
-def test_tests_beside_a_case_run_where_torch_is_not_installed(run, options):
-    done = run("pytest", *options, tests=CASES)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-UNRELATED = """
-import json, resource, subprocess, sys
-
-def seconds(*words):
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-m", "pytest", *words], check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-
-def test_unrelated(): pass
-
-if __name__ == "__main__":
-    seconds(), seconds("-p", "no:flashinfer_perf")  # which compile what they import
-    print(json.dumps([seconds() - seconds("-p", "no:flashinfer_perf") for _ in range(9)]))
-"""
-
-
-def test_an_unrelated_run_pays_little_for_this_plugin(run):
-    done = run("test_it", tests=UNRELATED)
-    assert statistics.median(json.loads(done.stdout)) < MOST_CPU_S, done.stdout
+@pytest.mark.parametrize(
+    ("options", "library"),
+    [
+        ("-k case", "torch"),
+        ("-k own", "torch"),
+        ("-k case --perf-fuzz", "hypothesis"),
+        ("-k plain --perf-device=cpu", None),
+        ("--collect-only", None),
+    ],
+)
+def test_a_case_says_in_a_sentence_what_to_install_and_tests_beside_it_run(run, tmp_path, options, library):
+    (tmp_path / "test_it.py").write_text(CASES)
+    done = run("-m", "pytest", *options.split())
+    assert done.returncode == (pytest.ExitCode.USAGE_ERROR if library else 0), done.stdout + done.stderr
+    lines = [line for line in done.stderr.splitlines() if line]
+    wanted = [f"ERROR: this needs {library}, which is not installed: pip install "] if library else []
+    assert [line[: len(start)] for line, start in zip(lines, wanted, strict=True)] == wanted

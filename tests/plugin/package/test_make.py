@@ -8,30 +8,26 @@ from pathlib import Path
 
 import fair_timeout
 import pytest
-
-
-def planned(target, folder, root, *variables):
-    path = f"{folder}:{os.environ['PATH']}"
-    command = ["make", "--dry-run", target, f"VENV={folder}/venv", *variables]
-    return subprocess.run(
-        command, cwd=root, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=True
-    ).stdout
+from documents import ROOT
 
 
 @pytest.fixture
-def driver(tmp_path):
-    def fake(says):
-        smi = tmp_path / "nvidia-smi"
-        smi.write_text(f"#!/bin/sh\n{says}\n")
-        smi.chmod(0o755)
-        return tmp_path
+def planned(tmp_path):
+    """What make would do where nvidia-smi says this."""
 
-    return fake
+    def plan(target, *variables, smi="exit 9"):
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{smi}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+        command = ["make", "--dry-run", target, f"VENV={tmp_path}/venv", *variables]
+        env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
+
+    return plan
 
 
 @pytest.mark.parametrize(("target", "extras"), [("bench", "-e '.[gpu]'"), ("test", "-e '.[gpu,dev,trace]'")])
-def test_with_a_driver_torch_is_a_cuda_build(driver, pytestconfig, target, extras):
-    plan = planned(target, driver("echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'"), pytestconfig.rootpath)
+def test_with_a_driver_torch_is_a_cuda_build(planned, target, extras):
+    plan = planned(target, smi="echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'")
     assert extras in plan
     assert "-c constraints-cpu.txt" not in plan
     assert "torch.version.cuda or sys.exit(" in plan
@@ -40,25 +36,37 @@ def test_with_a_driver_torch_is_a_cuda_build(driver, pytestconfig, target, extra
 @pytest.mark.parametrize(
     ("target", "extras"), [("bench", "-e '.[bench]'"), ("test", "-e '.[dev,trace]' flashinfer-python")]
 )
-@pytest.mark.parametrize("says", ["exit 9", "echo 'No devices were found'"])
-def test_without_one_it_is_the_pinned_build(driver, pytestconfig, target, extras, says):
-    plan = planned(target, driver(says), pytestconfig.rootpath)
+@pytest.mark.parametrize("smi", ["exit 9", "echo 'No devices were found'"])
+def test_without_one_it_is_the_pinned_build(planned, target, extras, smi):
+    plan = planned(target, smi=smi)
     assert f"install --no-compile -c constraints-cpu.txt {extras}\n" in plan
     assert "[gpu" not in plan
 
 
-def test_the_site_of_the_documents_needs_its_extra_alone(tmp_path, pytestconfig):
-    lines = planned("docs", tmp_path, pytestconfig.rootpath).splitlines()
-    extra = re.search(r"\$\((sed -n .* pyproject.toml)\)", "\n".join(lines))[1]
-    listed = subprocess.run(extra, shell=True, cwd=pytestconfig.rootpath, capture_output=True, text=True, check=True)
+def test_make_test_leaves_out_what_make_test_more_runs(planned):
+    """And says how many tests it ran, and what the other one holds."""
+    [*runs] = [line for line in planned("test").splitlines() if " -m pytest " in line]
+    assert len(runs) == 2
+    assert all("--hypothesis-profile=ci -m 'not more'" in line for line in runs)
+    assert "make test-more" in planned("test").splitlines()[-1]
+    [more] = [line for line in planned("test-more").splitlines() if " -m pytest " in line]
+    assert "-m 'more or hypothesis' tests/plugin" in more
+    assert "--hypothesis-profile" not in more
+
+
+def test_ci_runs_make_test_first_then_each_target_that_there_is(planned):
+    targets = re.findall(r"^make (.+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    words = [word for line in targets for word in line.split() if re.fullmatch(r"[a-z][a-z0-9-]*", word)]
+    assert words[:2] == ["ready", "test"]
+    assert {"test-more", "test-lowest", "test-avx2", "bench", "consumers", "docs"} <= {*words}
+    assert all(planned(word) for word in words)
+
+
+def test_the_site_of_the_documents_needs_its_extra_alone(planned):
+    plan = planned("docs")
+    extra = re.search(r"\$\((sed -n .* pyproject.toml)\)", plan)[1]
+    listed = subprocess.run(extra, shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
     assert [re.split(">=", line)[0] for line in listed.stdout.split()] == ["furo", "myst-parser", "sphinx-external-toc"]
-    assert any(line.endswith(" -m sphinx -W --keep-going -q -c docs/site . results/site") for line in lines)
-
-
-def test_the_consumers_programs_are_run_in_ci(tmp_path, pytestconfig):
-    plan = planned("consumers", tmp_path, pytestconfig.rootpath)
-    assert "python tests/acceptance/consumers.py\n" in plan
-    assert " consumers " in (pytestconfig.rootpath / ".ci" / "run").read_text()
 
 
 BAD_ENDS = """
@@ -74,7 +82,8 @@ def test_waits(n): time.sleep(1)
 """
 
 
-def test_a_worker_that_dies_and_a_test_without_end_are_named_and_end_the_run(driver, tmp_path, pytestconfig):
+@pytest.mark.more
+def test_a_worker_that_dies_and_a_test_without_end_are_named_and_end_the_run(planned, tmp_path):
     """By the command of `make test` with a shorter limit, on the tests of another folder.
 
     By then all others have ended: the lines of two workers would be written into each other.
@@ -82,13 +91,13 @@ def test_a_worker_that_dies_and_a_test_without_end_are_named_and_end_the_run(dri
     folder = tmp_path / "tests"
     folder.mkdir()
     (folder / "test_ends.py").write_text(BAD_ENDS)
-    (folder / "conftest.py").write_text("pytest_plugins = 'sharing'")  # as ours
-    tests = f"TESTS={folder} -c pyproject.toml --timeout=8 -o faulthandler_timeout=4"
-    plan = planned("test", driver("exit 9"), pytestconfig.rootpath, tests, f"VENV={sys.prefix}")
-    [command] = [line for line in plan.splitlines() if str(folder) in line]
-    done = subprocess.run(
-        command, shell=True, cwd=pytestconfig.rootpath, capture_output=True, text=True, timeout=100, check=False
+    (folder / "conftest.py").write_text(
+        "pytest_plugins = 'sharing'\n"  # as ours, with the marker
+        "def pytest_configure(config): config.addinivalue_line('markers', 'more')\n"
     )
+    tests = f"TESTS={folder} -c pyproject.toml --timeout=8 -o faulthandler_timeout=4"
+    [command] = [line for line in planned("test", tests, f"VENV={sys.prefix}").splitlines() if str(folder) in line]
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
     for name in ("test_dies", "test_sleeps"):
         assert re.search(rf"^FAILED .*::{name} - worker 'gw\d' crashed", done.stdout, re.MULTILINE), done.stdout
@@ -103,6 +112,7 @@ def test_a_second_of_a_core_that_others_use_counts_as_a_part(busy, cores, part):
     assert fair_timeout.share(f"2.20 1.86 1.46 {busy}/110 7666\n", cores) == pytest.approx(part)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("part", "passed"), [(1.0, False), (0.01, True)])
 def test_a_limit_is_met_by_what_a_test_could_use(pytester, monkeypatch, part, passed):
     """The test takes two seconds and may take one."""

@@ -5,9 +5,10 @@ import pytest
 OWN = "import torch\ndef test_own(perf): perf.time(torch.neg, torch.ones(8))\ndef test_plain(): pass"
 
 
-@pytest.mark.parametrize("where", [{}, {"process": True}], ids=["here", "process"])
-@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["alone", "worker"])
-def test_a_session_has_a_code_outcomes_rows_and_scripted_times(session, where, options):
+@pytest.mark.parametrize(
+    ("options", "where"), [((), {}), (("-n", "1"), {"process": True})], ids=["here", "in a worker of a process"]
+)
+def test_a_session_has_a_code_outcomes_rows_and_scripted_times(session, options, where):
     done = session(*options, test_own=OWN, **where)
     assert (done.code, done.outcomes) == (0, {"passed": 2})
     assert list(done.rows) == ["test_own"]

@@ -1,5 +1,6 @@
 """What a command writes is none of the files that it reads, by whatever name."""
 
+import itertools
 import json
 import os
 
@@ -9,7 +10,6 @@ from made import row, saved
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.files import FileError, verify_outputs
 
-QUICK = ("-p", "no:cacheprovider", "--benchmark-quiet", "--perf-iters=3", "--perf-device=cpu", "-W", "error")
 TEST = """
 from pathlib import Path
 import torch
@@ -52,18 +52,11 @@ OPTIONS = {
 }
 
 
-@pytest.fixture
-def files(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return make(tmp_path)
-
-
 def make(folder):
     for name in ("a.json", "b.json", "runs/c.json", "runs/0001_main.json"):
         saved(folder / name, row(us=len(name)))
-    for side in ("plain", "planted"):
-        for nth in (1, 2, 3):
-            saved(folder / "proof" / f"{side}-{nth}.json", row(us=100 + nth))
+    for side, nth in itertools.product(("plain", "planted"), (1, 2, 3)):
+        saved(folder / "proof" / f"{side}-{nth}.json", row(us=100 + nth))
     (folder / "linked.json").symlink_to("a.json")
     os.link(folder / "a.json", folder / "hard.json")
     (folder / "own.toml").write_text("")
@@ -73,9 +66,13 @@ def make(folder):
 
 
 def contents(folder):
-    return {
-        path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and ".pytest_cache" not in str(path)
-    }
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return make(tmp_path)
 
 
 @pytest.mark.parametrize("line", COMMANDS)
@@ -92,19 +89,15 @@ def test_a_session_refuses_to_write_what_it_reads(pytester, line):
     pytester.makepyfile(test_own=TEST, test_other=TEST)
     (pytester.path / "pytest.ini").write_text("[pytest]\n")
     before = make(pytester.path) | contents(pytester.path)
-    done = pytester.runpytest(*QUICK, "test_own.py", *line.split())
+    done = pytester.runpytest("-p", "no:cacheprovider", "--perf-device=cpu", "test_own.py", *line.split())
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines([f"ERROR: {OPTIONS[line]}*: write to another file"])
     assert contents(pytester.path) == before
 
 
 def test_a_device_may_be_named_twice_and_another_file_beside_those_that_are_read(files, tmp_path, capsys):
-    to_devices = ["--json=/dev/stdout", "--markdown=/dev/stdout"]
-    assert cli.main(["compare", "--base", "a.json", "--head", "b.json", *to_devices, "--junit=runs/new.xml"]) in (
-        0,
-        1,
-        2,
-    )
+    outputs = ["--json=/dev/stdout", "--markdown=/dev/stdout", "--junit=runs/new.xml"]
+    assert cli.main(["compare", "--base", "a.json", "--head", "b.json", *outputs]) == 0
     assert contents(tmp_path).keys() == {*files, tmp_path / "runs" / "new.xml"}
     assert capsys.readouterr().err == ""
 
@@ -116,10 +109,9 @@ def test_a_name_that_is_no_file_is_read_by_nobody(tmp_path):
         verify_outputs({"--output": tmp_path / "a.json"}, [tmp_path / "linked.json"])
 
 
-def test_the_baseline_of_a_gate_is_what_it_was(pytester):
+def test_the_baseline_of_a_gate_is_what_it_was(session, pytester):
     """Refused or not: a run that is slower does not become what the next one is compared with."""
-    pytester.makepyfile(test_own=TEST)
-    pytester.runpytest(*QUICK, "--benchmark-json=base.json")
-    before = json.loads((pytester.path / "base.json").read_text())
-    pytester.runpytest(*QUICK, "--perf-gate=base.json", "--benchmark-json=base.json")
-    assert json.loads((pytester.path / "base.json").read_text()) == before
+    base = session(test_own=TEST).document
+    pytester.path.joinpath("base.json").write_text(json.dumps(base))
+    pytester.runpytest("--perf-device=cpu", "--perf-gate=base.json", "--benchmark-json=base.json")
+    assert json.loads((pytester.path / "base.json").read_text()) == base

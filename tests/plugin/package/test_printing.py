@@ -135,13 +135,12 @@ def test_an_output_that_is_closed_changes_no_exit_code(tmp_path, closed, code):
     assert subprocess.run(words, shell=True, cwd=tmp_path, check=False).returncode == code
 
 
-@pytest.mark.parametrize(("us", "code"), [(100, 0), (150, 1)])
-def test_a_reader_that_closes_the_pipe_changes_neither_files_nor_exit_code(tmp_path, us, code):
-    rows = [[row(f"decode/{i}-fa3", us=scale) for i in range(2000)] for scale in (100, us + 0.01)]
-    base, head = (saved(tmp_path / f"{nth}.json", *side) for nth, side in enumerate(rows))
+def test_a_reader_that_closes_the_pipe_changes_neither_files_nor_exit_code(tmp_path):
+    sides = ([row(f"decode/{i}-fa3", us=us) for i in range(1000)] for us in (100, 150))
+    base, head = (saved(tmp_path / f"{nth}.json", *side) for nth, side in enumerate(sides))
     words = [sys.executable, "-m", "pytest_flashinfer_perf", "compare", "--base", base, "--head", head, "--json", "v"]
     with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.stderr.read() == b""
-    assert process.returncode == code
-    assert len(json.loads((tmp_path / "v").read_text())["cases"]) == 2000
+    assert process.returncode == 1
+    assert len(json.loads((tmp_path / "v").read_text())["cases"]) == 1000

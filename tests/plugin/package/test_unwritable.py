@@ -11,7 +11,7 @@ from pytest_flashinfer_perf.measurement import peaks
 
 assert vl_convert, "imported before pytester runs anything: it can be imported only once"
 
-QUICK = ("--perf-device=cpu", "--perf-iters=3", "--perf-warmup=0")
+QUICK = ("--perf-device=cpu", "--perf-iters=3")
 SHOWN = ("-W", "default::pytest.PytestWarning")
 OWN = """
 from pathlib import Path
@@ -44,20 +44,14 @@ def another_user():
             os.seteuid(0)
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        "--perf-html=file/r.html",
-        "--perf-html=folder",
-        "--perf-csv=file/r.csv",
-        "--perf-vllm-csv=/proc",
-        "--benchmark-json=file/run.json",
-        "--benchmark-json=folder",
-        "--benchmark-storage=file/runs --perf-save-baseline=main",
-        "--benchmark-storage=file/runs --benchmark-autosave",
-        "--perf-findings=file/found --perf-fuzz",
-    ],
+REFUSED = (
+    *("--perf-html=file/r.html", "--perf-html=folder", "--perf-csv=file/r.csv", "--perf-vllm-csv=/proc"),
+    *("--benchmark-json=file/run.json", "--benchmark-json=folder", "--perf-findings=file/found --perf-fuzz"),
+    *(f"--benchmark-storage=file/runs {what}" for what in ("--perf-save-baseline=main", "--benchmark-autosave")),
 )
+
+
+@pytest.mark.parametrize("option", REFUSED)
 def test_what_cannot_be_written_is_refused_before_anything_is_measured(own, option):
     (own.path / "folder").mkdir()
     done = own.runpytest(*QUICK, *option.split(), "-p", "no:cacheprovider", *SHOWN)
@@ -104,10 +98,8 @@ def test_a_disk_that_is_full_costs_files_and_not_the_run(own):
     done.stdout.re_match_lines_random([f"--.*{name}: not written: .*too large: '/.*" for name in names])
     assert "Traceback" not in done.stdout.str() + done.stderr.str()
     left = {path.name: path for path in own.path.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
-    assert left.keys() - {"stdout", "stderr"} == {
-        *("test_own.py", "conftest.py", "file", "measured"),
-        *("rows.csv", "page.html", "run.json.journal"),
-    }
+    made = {"rows.csv", "page.html", "run.json.journal", "measured"}
+    assert left.keys() - {"stdout", "stderr"} == made | {"test_own.py", "conftest.py", "file"}
     assert left["page.html"].read_text() == "older"
     assert left["rows.csv"].read_text().count("\n") == 1
 
@@ -118,10 +110,10 @@ def test_a_csv_of_earlier_rows_is_left_alone_where_nothing_runs(own):
     assert (own.path / "run.csv").read_text() == "rows\n"
 
 
-@pytest.mark.parametrize(
-    "option",
-    ["html", "csv", "vllm-csv", "findings", "only", "config", "model", "strict-skips", "trace-set", "shard-by"],
-)
+NAMES = "html csv vllm-csv findings only config model strict-skips trace-set shard-by"
+
+
+@pytest.mark.parametrize("option", NAMES.split())
 def test_an_empty_name_is_not_taken_for_none(own, option):
     done = own.runpytest(*QUICK, f"--perf-{option}=")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
@@ -143,7 +135,7 @@ def test_without_a_cache_to_write_to_it_is_measured_all_the_same(own):
 
 def test_an_old_journal_of_somebody_else_is_no_reason_not_to_measure(own):
     (own.path / ".pytest_cache" / "d" / "flashinfer-perf" / "run.journal").mkdir(parents=True)
-    done = own.runpytest_subprocess(*QUICK, "-n1")
+    done = own.runpytest(*QUICK, *SHOWN, "-n1")
     done.assert_outcomes(passed=1)
     done.stdout.fnmatch_lines(["*--perf-resume could not go on with this run: *.pytest_cache cannot be written.*"])
 

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.fuzz.search import params_of
-from pytest_flashinfer_perf.kernel_timing import cold
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.routines.attention.mla import mla
@@ -46,35 +45,30 @@ class Request(NamedTuple):
 
 
 def requests_of(routine, p, x):
-    readers = {decode.name: _decoding, paged_prefill.name: _paged, ragged_prefill.name: _ragged, mla.name: _latent}
-    return readers[routine.name](p, x)
+    return _ragged(p, x) if routine is ragged_prefill else _paged(routine, p, x)
 
 
 def _rows_of_end(count, length, masked):
     return [length - count + j if masked else length - 1 for j in range(count)]
 
 
-def _token(side, table, t, page_size):
-    return side[table[t // page_size], :, t % page_size].double()
-
-
-def _decoding(p, x):
-    for i, n in enumerate(x.seq_lens.tolist()):
-        table = x.table.block_tables[i].tolist()
-        k, v = (torch.stack([_token(side, table, t, p.page_size) for t in range(n)]) for side in (x.kv.k, x.kv.v))
-        q = x.q[i * p.s_qo : (i + 1) * p.s_qo].double()
-        yield Request(q, k * x.kv.k_scale, v * x.kv.v_scale, _rows_of_end(p.s_qo, n, p.masked))
-
-
-def _paged(p, x):
-    starts = [0, *itertools.accumulate(x.lens.q.tolist())]
-    for i, n in enumerate(x.lens.kv.tolist()):
+def _paged(routine, p, x):
+    """Token by token, each where the table says; of MLA one head, whose values are the first part of its keys."""
+    prefills, latent = routine is paged_prefill, routine is mla
+    lens = (x.lens.kv if prefills else x.seq_lens).tolist()
+    starts = [0, *itertools.accumulate(x.lens.q.tolist() if prefills else [p.s_qo] * len(lens))]
+    for i, n in enumerate(lens):
         if n == 0:  # a request without tokens has no rows
             continue
-        table = x.table.block_tables[i].tolist()
-        k, v = (torch.stack([_token(side, table, t, p.page_size) for t in range(n)]) for side in (x.kv.k, x.kv.v))
-        q = x.q[starts[i] : starts[i + 1]].double() * x.q_scale
-        yield Request(q, k * x.kv.k_scale, v * x.kv.v_scale, _rows_of_end(len(q), n, p.causal))
+        at = [(x.table.block_tables[i, t // p.page_size], t % p.page_size) for t in range(n)]
+        q = x.q[starts[i] : starts[i + 1]].double() * getattr(x, "q_scale", 1.0)
+        if latent:
+            k = torch.stack([x.kv[page, t].double() for page, t in at])[:, None] * x.kv_scale
+            v, masked = k[..., : p.head_dim_ckv], True
+        else:
+            k, v = (torch.stack([side[page, :, t].double() for page, t in at]) for side in (x.kv.k, x.kv.v))
+            k, v, masked = k * x.kv.k_scale, v * x.kv.v_scale, p.causal if prefills else p.masked
+        yield Request(q, k, v, _rows_of_end(len(q), n, masked))
 
 
 def _ragged(p, x):
@@ -82,14 +76,6 @@ def _ragged(p, x):
     keys, values = (side.double().split(x.lens.kv.tolist()) for side in (x.k, x.v))
     for q, k, v in zip(queries, keys, values, strict=True):
         yield Request(q * x.q_scale, k * x.k_scale, v * x.v_scale, _rows_of_end(len(q), len(k), p.causal))
-
-
-def _latent(p, x):
-    for i, n in enumerate(x.seq_lens.tolist()):
-        table = x.table.block_tables[i].tolist()
-        kv = torch.stack([x.kv[table[t // p.page_size], t % p.page_size].double() for t in range(n)])[:, None]
-        q = x.q[i * p.s_qo : (i + 1) * p.s_qo].double() * x.q_scale
-        yield Request(q, kv * x.kv_scale, kv[..., : p.head_dim_ckv] * x.kv_scale, _rows_of_end(p.s_qo, n, True))
 
 
 def truth(p, requests):
@@ -141,18 +127,6 @@ def test_the_reference_is_the_same_in_blocks(routine, monkeypatch):
 @every_routine
 @few
 @given(data=st.data())
-def test_the_torch_backend_agrees_with_the_reference(routine, data):
-    p = replace(drawn_for(routine, data), return_lse=False)
-    x = made(routine, p)
-    check.poison(routine.outputs(x))
-    routine.backends["torch"].build(p, x, LaunchOptions("torch", cuda_graph=False)).launch(x)
-    (expected,), (tolerance,) = routine.reference(p, x), routine.tolerances(p, "torch")
-    assert check.compare(x.out, expected, tolerance).rule == ""
-
-
-@every_routine
-@few
-@given(data=st.data())
 def test_work_is_counted_pair_by_pair(routine, data):
     p = drawn_for(routine, data)
     x = made(routine, p)
@@ -173,31 +147,6 @@ def test_bytes_are_each_actual_token_once_and_little_else(routine, data):
     needed = tokens * per_token * size + x.q.nbytes + sum(t.nbytes for t in routine.outputs(x))
     most_metadata = 4 * (tokens + 4 * p.batch_size + 3)
     assert needed < routine.cost(p, x).bytes <= needed + most_metadata
-
-
-@every_routine
-@few
-@given(data=st.data())
-def test_the_footprint_covers_what_is_allocated(routine, data):
-    p = drawn_for(routine, data)
-    stored = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in cold.tensors(made(routine, p))}
-    assert sum(stored.values()) <= routine.footprint(p)
-
-
-@every_routine
-@few
-@given(data=st.data())
-def test_a_case_is_the_same_bytes_every_time(routine, data):
-    p = drawn_for(routine, data)
-    once, again = (cold.tensors(made(routine, p)._replace(out=None, lse=None)) for _ in range(2))
-    for one, other in zip(once, again, strict=True):
-        assert torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
-
-
-@every_routine
-def test_another_seed_is_another_case(routine):
-    p = next(iter(routine.tiers["smoke"]())).params
-    assert not torch.equal(made(routine, p, 1).q, made(routine, p, 2).q)
 
 
 @every_routine
@@ -260,18 +209,6 @@ def test_an_unread_last_page_is_caught(routine):
     for side in (x.kv,) if routine is mla else (x.kv.k, x.kv.v):
         side[last] = 0
     assert wrong(routine, p, x, made(routine, p))
-
-
-@every_routine
-def test_every_tier_is_of_distinct_valid_cases(routine):
-    for tier in ("smoke", "default", "full"):
-        ids = [shape.id for shape in routine.tiers[tier]()]
-        assert len(set(ids)) == len(ids) >= 10
-
-
-@every_routine
-def test_default_shapes_fit_on_one_hopper(routine):
-    assert max(routine.footprint(shape.params) for shape in routine.tiers["default"]()) < 130 << 30
 
 
 def test_who_only_lists_cases_does_not_import_torchs_compiler():

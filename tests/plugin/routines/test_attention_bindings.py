@@ -1,6 +1,9 @@
-"""Every argument that a backend passes binds to the installed FlashInfer; nothing is launched."""
+"""Every argument that a backend passes binds to the installed FlashInfer, whose own references understand it.
 
-import importlib
+Nothing is launched. The references are its trace templates, each inside the domain where it is right: several take no
+account of ragged lengths, of masks or of grouped heads.
+"""
+
 import inspect
 from dataclasses import replace
 from unittest.mock import create_autospec
@@ -8,7 +11,7 @@ from unittest.mock import create_autospec
 import pytest
 import torch
 
-from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.routines.attention import _shared
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.routines.attention.mla import mla
@@ -20,14 +23,22 @@ ROUTINES = (decode, paged_prefill, ragged_prefill, mla)
 CALLED = [pytest.param(r, b, id=f"{r.name}-{b.name}") for r in ROUTINES for b in r.backends.values() if b.api]
 
 
+def smoke(routine):
+    return next(iter(routine.tiers["smoke"]())).params
+
+
+def made(routine, p):
+    return routine.inputs(p, torch.Generator().manual_seed(7), torch.device("cpu"))
+
+
 def accepted(routine, backend, device):
     """The shapes that this backend's limits let through: the others never reach the library."""
-    smoke = [shape.params for shape in routine.tiers["smoke"]()]
+    tier = [shape.params for shape in routine.tiers["smoke"]()]
     wider = {"page_size": 32, "num_qo_heads": 128} if routine is mla else {"head_dim_qk": 128, "head_dim_vo": 128}
     if routine is ragged_prefill:
-        wider["s_qo"] = smoke[0].s_kv
-    more = [replace(p, **wider) for p in smoke]
-    return [p for p in (*smoke, *more) if not list(backend.limits(p, backend.name, device))]
+        wider["s_qo"] = tier[0].s_kv
+    more = [replace(p, **wider) for p in tier]
+    return [p for p in (*tier, *more) if not list(backend.limits(p, backend.name, device))]
 
 
 def autospec(path, monkeypatch):
@@ -56,7 +67,7 @@ def test_calls_fit_the_librarys_signatures(routine, backend, hopper, blackwell, 
     monkeypatch.setattr(_shared, "WORKSPACE_BYTES", 1 << 10)  # the mock keeps every one it is given
     shapes = accepted(routine, backend, hopper) or accepted(routine, backend, blackwell)
     for p in shapes:
-        x = routine.inputs(p, torch.Generator().manual_seed(1), torch.device("cpu"))
+        x = made(routine, p)
         built = backend.build(p, x, LaunchOptions(backend.name, cuda_graph=True))
         built.launch(x if built.takes is None else built.takes)
         plan = api.return_value.plan
@@ -73,28 +84,14 @@ def test_mla_auto_is_the_native_apis_on_blackwell(monkeypatch, blackwell):
     native = autospec("flashinfer.mla.trtllm_batch_decode_with_kv_cache_mla", monkeypatch)
     monkeypatch.setattr("pytest_flashinfer_perf.machine.devices.device_of", lambda _tensor: blackwell)
     monkeypatch.setattr(_shared, "WORKSPACE_BYTES", 1 << 10)
-    p = replace(next(iter(mla.tiers["smoke"]())).params, autotune=True, mla_is_var_seq="auto")
-    x = mla.inputs(p, torch.Generator().manual_seed(1), torch.device("cpu"))
+    p = replace(smoke(mla), autotune=True, mla_is_var_seq="auto")
+    x = made(mla, p)
     built = mla.backends["auto"].build(p, x, LaunchOptions("auto", cuda_graph=True))
     built.launch(x)
     assert built.resolved == "auto"
     assert native.call_count == 1
     assert mla.backends["auto"].tunes
     assert native.call_args.kwargs["is_var_seq"] is False
-
-
-NAMES = {
-    decode.name: "fa2 fa2_tc fa3 auto cudnn trtllm-gen trtllm-native prims-ts torch",
-    paged_prefill.name: "fa2 fa3 auto cudnn cudnn-native trtllm-gen trtllm-native trtllm-fmha-v2 prims-ts torch",
-    ragged_prefill.name: "fa2 fa3 cudnn cudnn-native cutlass cute-dsl trtllm-native trtllm-fmha-v2 prims-ts torch",
-    mla.name: "fa2 fa3 auto cutlass cute-dsl trtllm-native prims-ts torch",
-}
-
-
-@pytest.mark.parametrize("routine", ROUTINES, ids=lambda r: r.name)
-def test_every_backend_is_declared(routine):
-    assert set(routine.backends) == set(NAMES[routine.name].split())
-    assert routine.backend_named("trtllm-gen-native") is routine.backends["trtllm-native"]
 
 
 FP8 = {"q_dtype": "fp8_e4m3", "kv_dtype": "fp8_e4m3", "out_dtype": "bfloat16"}
@@ -118,19 +115,30 @@ LIMITS = [
     (mla, "fa3", {"out_dtype": "float16"}, "leave out out_dtype"),
     (mla, "cutlass", {}, "needs 128 query heads, not 16"),
     (mla, "trtllm-native", {}, "10.x only: use fa3 or fa2"),
+    (decode, "fa2", {"num_qo_heads": 10}, "no kernel for 5 query heads per KV head: use fa2_tc"),
+    (decode, "fa2", {"s_qo": 2}, "one token per request"),
+    (decode, "fa2_tc", FP8, "q_dtype is fp8_e4m3: use fa3"),
+    (decode, "fa3", {"kv_dtype": "fp8_e4m3"}, "both in fp8, or neither"),
+    (decode, "fa3", {"s_qo": 2}, "one token per request"),
+    (decode, "auto", {"s_qo": 2, "spec_dec_mask": "full"}, "spec_dec_mask full is not available"),
+    (decode, "auto", {"out_dtype": "fp8_e4m3"}, "no fp8 output"),
+    (decode, "cudnn", {"kv_dtype": "fp8_e4m3"}, "bfloat16 and float16 only"),
+    (decode, "cudnn", {"out_dtype": "float16"}, "of one type"),
+    (decode, "trtllm-gen-native", {"page_size": 1}, "16, 32, 64 or 128 tokens, not 1"),  # its name upstream
+    (decode, "trtllm-native", {"q_dtype": "fp8_e4m3"}, "xqa here"),
 ]
 
 
 @pytest.mark.parametrize(("routine", "backend", "change", "sentence"), LIMITS)
 def test_a_limit_is_a_sentence_with_a_way_out(routine, backend, change, sentence, hopper):
     pytest.importorskip("flashinfer")
-    p = replace(next(iter(routine.tiers["smoke"]())).params, **change)
-    assert any(sentence in limit for limit in routine.backends[backend].limits(p, backend, hopper))
+    p = replace(smoke(routine), **change)
+    assert any(sentence in limit for limit in routine.backend_named(backend).limits(p, backend, hopper))
 
 
 def test_cudnn_prefills_fp8_on_blackwell_from_9_17_1_on(hopper, blackwell, monkeypatch):
     pytest.importorskip("flashinfer")
-    p = replace(next(iter(paged_prefill.tiers["smoke"]())).params, **FP8)
+    p = replace(smoke(paged_prefill), **FP8)
     limits = paged_prefill.backends["cudnn"].limits
     assert "compute capability 10.0 or later: use fa3" in next(iter(limits(p, "cudnn", hopper)))
     monkeypatch.setattr("torch.backends.cudnn.version", lambda: 91700)
@@ -141,17 +149,86 @@ def test_cudnn_prefills_fp8_on_blackwell_from_9_17_1_on(hopper, blackwell, monke
 
 def test_fa2_scales_fp8_keys_only_where_the_wrapper_does(hopper):
     flashinfer = pytest.importorskip("flashinfer", exc_type=ImportError)
-    p = replace(next(iter(ragged_prefill.tiers["smoke"]())).params, kv_dtype="fp8_e4m3")
+    p = replace(smoke(ragged_prefill), kv_dtype="fp8_e4m3")
     said = [limit for limit in ragged_prefill.backends["fa2"].limits(p, "fa2", hopper) if "ignores the scales" in limit]
     newer = "lse_base" in inspect.signature(flashinfer.BatchPrefillWithRaggedKVCacheWrapper.run).parameters
     assert bool(said) != newer
 
 
-def test_apis_are_found_where_the_backends_say(hopper):
-    pytest.importorskip("flashinfer")
-    for routine in ROUTINES:
-        for backend in routine.backends.values():
-            module, _, name = f"flashinfer.{backend.api}".rpartition(".")
-            if backend.api and backend.name != "prims-ts":
-                assert hasattr(importlib.import_module(module), name)
-    assert isinstance(hopper, Device)
+DECODE = replace(smoke(decode), s_kv=64)
+RAGGED = replace(smoke(ragged_prefill), s_qo=40, s_kv=40, causal=True)
+PAGED = replace(smoke(paged_prefill), s_qo=32, s_kv=64, causal=True)
+MLA = replace(smoke(mla), s_kv=96)
+LENGTHS = {"random_actual_seq_len": True}
+MANY = {"num_kv_heads": 8, "head_dim_qk": 128, "head_dim_vo": 128}
+NATIVE = [
+    (decode, "cudnn", replace(DECODE, **LENGTHS), "attention.cudnn_batch_decode_trace"),
+    (decode, "trtllm-native", replace(DECODE, **LENGTHS), "attention.trtllm_batch_decode_trace"),
+    (paged_prefill, "cudnn-native", PAGED, "attention.cudnn_batch_prefill_trace"),
+    (paged_prefill, "trtllm-native", PAGED, "attention.trtllm_batch_context_trace"),
+    (
+        ragged_prefill,
+        "trtllm-native",
+        replace(RAGGED, causal=False, **MANY),
+        "gemm.trtllm_ragged_attention_deepseek_trace",
+    ),
+    (ragged_prefill, "trtllm-fmha-v2", replace(RAGGED, **MANY), "page.trtllm_fmha_v2_prefill_trace"),
+    (mla, "trtllm-native", MLA, "attention.trtllm_batch_decode_mla_dense_trace"),
+]
+
+
+def template(path):
+    home, name = path.split(".")
+    module = pytest.importorskip(f"flashinfer.trace.templates.{home}", exc_type=ImportError)
+    return getattr(module, name).reference
+
+
+def agrees(routine, p, x, theirs):
+    out = theirs[0] if isinstance(theirs, tuple) else theirs["output"] if isinstance(theirs, dict) else theirs
+    ours, (tolerance, *_) = routine.reference(p, x)[0], routine.tolerances(p, "torch")
+    return check.compare(out.reshape(ours.shape), ours, tolerance).rule == ""
+
+
+@pytest.mark.parametrize(("routine", "name", "p", "path"), NATIVE)
+def test_a_native_apis_template_agrees_on_the_arguments_we_pass(routine, name, p, path, monkeypatch):
+    backend, x = routine.backends[name], made(routine, p)
+    api = autospec(f"flashinfer.{backend.api}", monkeypatch)
+    monkeypatch.setattr(_shared, "WORKSPACE_BYTES", 1 << 10)
+    backend.build(p, x, LaunchOptions(name, cuda_graph=True)).launch(x)
+    arguments = inspect.signature(api).bind(*api.call_args.args, **api.call_args.kwargs).arguments
+    for lengths in {"actual_seq_lens_q", "actual_seq_lens_kv"} & arguments.keys():
+        arguments[lengths] = arguments[lengths].flatten()  # [B, 1, 1, 1] for the kernel; the template reads [B]
+    assert agrees(routine, p, x, template(path)(**arguments))
+
+
+def pages(*sides):
+    """The templates of the wrappers read pages in NHD order."""
+    return [side.transpose(1, 2) for side in sides]
+
+
+WRAPPED = [
+    (decode, DECODE, "gqa_paged_decode", lambda x: (x.q, *pages(x.kv.k, x.kv.v), x.table.indptr, x.table.indices)),
+    (
+        paged_prefill,
+        PAGED,
+        "gqa_paged_prefill",
+        lambda x: (x.q, *pages(x.k, x.v), x.lens.q_indptr, x.table.indptr, x.table.indices),
+    ),
+    (ragged_prefill, RAGGED, "gqa_ragged_prefill", lambda x: (x.q, x.k, x.v, x.lens.q_indptr, x.lens.kv_indptr)),
+    (
+        mla,
+        MLA,
+        "mla_paged_decode",
+        lambda x: (*split(x.q), *split(x.kv), x.table.indptr, x.table.indices),
+    ),
+]
+
+
+def split(packed):
+    return packed.split((MLA.head_dim_ckv, MLA.head_dim_kpe), -1)
+
+
+@pytest.mark.parametrize(("routine", "p", "name", "arguments"), WRAPPED)
+def test_a_wrappers_template_agrees(routine, p, name, arguments):
+    x = made(routine, p)
+    assert agrees(routine, p, x, template(f"attention.{name}_trace")(*arguments(x), p.scale))

@@ -54,34 +54,6 @@ def test_a_draft_mask_unpacks_to_what_was_meant(s_qo, causal):
     assert unpacked(mask[2], s_qo) == expected
 
 
-def test_every_backend_is_declared():
-    names = {"fa2", "fa2_tc", "fa3", "auto", "cudnn", "trtllm-gen", "trtllm-native", "prims-ts", "torch"}
-    assert set(decode.backends) == names
-    assert decode.backend_named("trtllm-gen-native") is decode.backends["trtllm-native"]
-
-
-@pytest.mark.parametrize(
-    ("backend", "change", "sentence"),
-    [
-        ("fa2", {"num_qo_heads": 10}, "no kernel for 5 query heads per KV head: use fa2_tc"),
-        ("fa2", {"s_qo": 2}, "one token per request"),
-        ("fa2_tc", {"q_dtype": "fp8_e4m3", "kv_dtype": "fp8_e4m3"}, "q_dtype is fp8_e4m3: use fa3"),
-        ("fa3", {"kv_dtype": "fp8_e4m3"}, "both in fp8, or neither"),
-        ("fa3", {"s_qo": 2}, "one token per request"),
-        ("auto", {"s_qo": 2, "spec_dec_mask": "full"}, "spec_dec_mask full is not available"),
-        ("auto", {"out_dtype": "fp8_e4m3"}, "no fp8 output"),
-        ("cudnn", {"kv_dtype": "fp8_e4m3"}, "bfloat16 and float16 only"),
-        ("cudnn", {"out_dtype": "float16"}, "of one type"),
-        ("trtllm-native", {"page_size": 1}, "16, 32, 64 or 128 tokens, not 1"),
-        ("trtllm-native", {"q_dtype": "fp8_e4m3"}, "xqa here"),
-    ],
-)
-def test_a_limit_is_a_sentence_with_a_way_out(hopper, backend, change, sentence):
-    pytest.importorskip("flashinfer")
-    limits = decode.backends[backend].limits(replace(SMOKE, **change), backend, hopper)
-    assert sentence in next(iter(limits))
-
-
 def test_a_shape_that_cannot_fit_is_refused_with_the_estimate(cpu):
     huge = replace(SMOKE, batch_size=1 << 20, s_kv=1 << 20)
     reason = obstacle(Case(decode, Shape(huge), "torch"), cpu)

@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_flashinfer_perf.fuzz.search import params_of
-from pytest_flashinfer_perf.kernel_timing import cold
 from pytest_flashinfer_perf.models import layers
 from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.gemm.bmm import BmmFp8, BmmFp8Inputs, bmm_fp8
@@ -79,15 +78,6 @@ def test_the_reference_is_what_the_operands_mean(name, on_cpu, data):
     assert torch.allclose(routine.reference(p, x)[0].double(), wanted, rtol=1e-4, atol=1e-5 * size)
 
 
-@everywhere
-@few
-@given(data=st.data())
-def test_the_torch_backend_agrees_with_the_reference(routine, on_cpu, data):
-    p = data.draw(params_of(routine.params))
-    x = on_cpu(routine).inputs(p)
-    assert on_cpu(routine).rule(p, on_cpu(routine).launched(p, x), x) == ""
-
-
 @pytest.mark.parametrize("types", [("fp8_e4m3", "fp8_e4m3"), ("fp8_e5m2", "fp8_e4m3")])
 def test_a_row_of_small_products_keeps_float16s_precision(types, on_cpu):
     """With k = 1 nothing larger stands beside them."""
@@ -138,7 +128,6 @@ def test_work_is_counted_with_batch_groups_scales_and_alpha(routine, on_cpu, dat
     rows = int(x.m_indptr[-1]) if hasattr(p, "group_size") else p.m * getattr(p, "batch_size", 1)
     assert cost.flops == 2 * rows * p.n * p.k
     assert routine.name not in BYTES or cost.bytes == BYTES[routine.name](p, x)
-    assert sum(t.untyped_storage().nbytes() for t in cold.tensors(x)) <= routine.footprint(p) + 4096
 
 
 def test_upstreams_sample_is_its_true_traffic():
@@ -149,13 +138,6 @@ def test_upstreams_sample_is_its_true_traffic():
     one = torch.empty((), device="meta")
     x = BmmFp8Inputs(a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn), one, one, out.bfloat16())
     assert bmm.cost(p, x).bytes / 0.12e-3 / 1e12 == pytest.approx(3.9, rel=0.02)
-
-
-@everywhere
-def test_every_tier_is_of_distinct_cases(routine):
-    for tier in ("smoke", "default", "full"):
-        ids = [shape.id for shape in routine.tiers[tier]()]
-        assert len(set(ids)) == len(ids) >= 5
 
 
 def test_models_projections_are_in_the_tiers():

@@ -13,12 +13,8 @@ def out_dtypes(routine):
     return next(field.flag.choices for field in fields_of(routine.params) if field.name == "out_dtype")
 
 
-def dropped(field):
-    return lambda x: x._replace(**{field: torch.ones_like(getattr(x, field))})
-
-
-def no_bias(x):
-    return x._replace(bias=torch.zeros_like(x.bias))
+def dropped(field, value=1):
+    return lambda x: x._replace(**{field: torch.full_like(getattr(x, field), value)})
 
 
 def transposed_scales(x):
@@ -43,20 +39,15 @@ def lost_last_tile(x):
     return x._replace(b=b)
 
 
-def next_weights(x):
-    return x._replace(b=x.b.roll(1, 0))
+def another_boundary(group, moved):
+    """The group's rows begin elsewhere."""
 
+    def plant(x):
+        indptr = x.m_indptr.clone()
+        indptr[group] = moved(indptr)
+        return x._replace(m_indptr=indptr)
 
-def boundary_off(x):
-    indptr = x.m_indptr.clone()
-    indptr[2] += 4
-    return x._replace(m_indptr=indptr)
-
-
-def last_group_lost(x):
-    indptr = x.m_indptr.clone()
-    indptr[-1] = indptr[-2]
-    return x._replace(m_indptr=indptr)
+    return plant
 
 
 def all_fields(*names):
@@ -66,14 +57,14 @@ def all_fields(*names):
 OPERANDS = {
     "dropped alpha": (dropped("alpha"), all_fields("alpha")),
     "dropped scale": (dropped("a_scale"), all_fields("a_scale")),
-    "dropped bias": (no_bias, all_fields("bias")),
+    "dropped bias": (dropped("bias", 0), all_fields("bias")),
     "transposed scales": (transposed_scales, lambda x: hasattr(x, "b_scale") and x.b_scale.dim() > 1),
     "another row's scales": (other_rows_scales, lambda x: hasattr(x, "a_scale") and x.a_scale.dim() > 1),
     "one tile off": (one_tile_off, all_fields("b")),
     "last tile lost": (lost_last_tile, all_fields("b")),
-    "the next weights": (next_weights, lambda x: x.b.dim() > 2),
-    "a group's boundary off": (boundary_off, all_fields("m_indptr")),
-    "last group lost": (last_group_lost, all_fields("m_indptr")),
+    "the next weights": (lambda x: x._replace(b=x.b.roll(1, 0)), lambda x: x.b.dim() > 2),
+    "a group's boundary off": (another_boundary(2, lambda starts: starts[2] + 4), all_fields("m_indptr")),
+    "last group lost": (another_boundary(-1, lambda starts: starts[-2]), all_fields("m_indptr")),
 }
 
 
@@ -95,36 +86,22 @@ def test_a_kernel_on_wrong_operands_is_caught(name, fault, p, on_cpu):
         assert run.rule(p, out, run.inputs(p), backend), backend
 
 
-def times_1_02(out):
-    out *= 1.02
+WRITTEN = {
+    "2 % more": lambda out: out.mul_(1.02),
+    "one NaN": lambda out: out[..., 3, 5].fill_(float("nan")),
+    "one infinite": lambda out: out[..., 3, 5].fill_(float("inf")),
+    "zeros": lambda out: out.zero_(),
+    "unwritten last columns": lambda out: out[..., -72:].fill_(float("nan")),
+    "zeroed last row": lambda out: out[..., -1, :].zero_(),
+}
 
 
-def one_nan(out):
-    out[..., 3, 5] = float("nan")
-
-
-def one_infinite(out):
-    out[..., 3, 5] = float("inf")
-
-
-def zeros(out):
-    out.zero_()
-
-
-def unwritten_last_columns(out):
-    out[..., -72:] = float("nan")
-
-
-def zeroed_last_row(out):
-    out[..., -1, :] = 0
-
-
-@pytest.mark.parametrize("fault", [times_1_02, one_nan, one_infinite, zeros, unwritten_last_columns, zeroed_last_row])
+@pytest.mark.parametrize("fault", WRITTEN)
 @pytest.mark.parametrize(("name", "dtype"), [(n, d) for n, r in GEMM.items() for d in out_dtypes(r)])
 def test_a_kernel_that_writes_wrongly_is_caught(name, dtype, fault, on_cpu):
     run, p = on_cpu(GEMM[name]), replace(smoke(GEMM[name])[0], out_dtype=dtype)
     x = run.inputs(p)
     out = run.launched(p, x)
     assert all(run.rule(p, out, x, backend) == "" for backend in run.routine.backends)
-    fault(out)
+    WRITTEN[fault](out)
     assert all(run.rule(p, out, x, backend) for backend in run.routine.backends)

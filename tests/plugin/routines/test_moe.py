@@ -1,7 +1,6 @@
 """cutlass_fused_moe: the reference against sums by hand, the calls against the library, the work, the loads."""
 
 import inspect
-import json
 from dataclasses import replace
 from unittest.mock import create_autospec
 
@@ -10,10 +9,9 @@ import torch
 from decoding import fp4
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from moe_layers import ACT, PLAIN, UNGATED, VARIANTS, by_tiles, in_fp8, int4, plain, rounded, stored
+from moe_layers import ACT, PLAIN, VARIANTS, by_experts, by_tiles, in_fp8, int4, near, plain, rounded, stored
 
 from pytest_flashinfer_perf.fuzz.search import params_of
-from pytest_flashinfer_perf.kernel_timing import cold
 from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.moe import _experts, _routing
 from pytest_flashinfer_perf.routines.moe.cutlass import CutlassFusedMoe, cutlass_moe
@@ -43,38 +41,18 @@ def layer(p, x):
     return tokens, *weights, s.by_first, s.by_second, lambda act: rounded(act, s.between)
 
 
-def one_token(p, x, token):
-    """Each of its choices that is here."""
-    tokens, first, second, by_first, by_second, between = layer(p, x)
-    out = torch.zeros(p.hidden_size, dtype=torch.float64)
-    for choice, weight in zip(x.selected[token].tolist(), x.weights[token].double(), strict=True):
-        expert = choice - p.here.start
-        if choice not in p.here:
-            continue
-        rows = first[expert] @ tokens[token] * by_first[expert].double()
-        half = len(rows) // 2
-        gated = p.activation_type in ACT
-        act = ACT[p.activation_type](rows[:half], rows[half:]) if gated else UNGATED[p.activation_type](rows)
-        out += weight * (second[expert] @ between(act)) * by_second[expert].double()
-    return out
+def by_hand(p, x):
+    made, choices = layer(p, x), zip(x.selected.tolist(), x.weights.double(), strict=True)
+    of_tokens = [by_experts(p, made, token, zip(c, w, strict=True)) for token, (c, w) in enumerate(choices)]
+    return torch.stack(of_tokens)
 
 
 @few
 @given(params_of(CutlassFusedMoe))
 def test_the_reference_is_the_sum_over_each_tokens_experts(moe, p):
     x = moe.inputs(p)
-    wanted = torch.stack([one_token(p, x, token) for token in range(p.num_tokens)])
-    got = cutlass_moe.reference(p, x)[0].double()
-    # A narrow value between the products may be tipped over by another order of sums.
     tipped_over = {"fp8": 0.02, "w4a8": 0.02, "nvfp4": 0.15}.get(p.cutlass_variant, 1e-4)
-    assert bool(((got - wanted).abs() <= tipped_over * wanted.square().mean().sqrt() + 1e-4 * wanted.abs()).all())
-
-
-@few
-@given(params_of(CutlassFusedMoe))
-def test_the_torch_backend_agrees_with_the_reference(moe, p):
-    x = moe.inputs(p)
-    assert moe.rule(p, moe.launched(p, x), x) == ""
+    assert near(cutlass_moe.reference(p, x)[0].double(), by_hand(p, x), tipped_over)
 
 
 @few
@@ -99,7 +77,6 @@ def test_work_is_that_of_the_experts_here(moe, p):
     of_tiles = 4 * tiles[0] * (tiles[1] + tiles[2]) * (p.cutlass_variant == "deepseek_fp8_block_scale")
     weights = len(set(choices)) * (p.hidden_size * (columns + p.local_intermediate) * weight + of_tiles)
     assert cost.bytes == weights + 4 * scales + p.num_tokens * (p.hidden_size * (token + 2) + 8 * p.top_k)
-    assert sum(t.untyped_storage().nbytes() for t in cold.tensors(x)) <= cutlass_moe.footprint(p) + 4096
 
 
 @pytest.mark.parametrize("way", ["ep", "tp"])
@@ -143,8 +120,7 @@ def test_an_activation_is_flashinfers(moe, name):
     assert enums.is_gated_activation(enums.ActivationType[name]) == (name in _experts.GATED)
     p = replace(PLAIN, activation_type=name, num_tokens=3)
     x = moe.inputs(p)
-    wanted = torch.stack([one_token(p, x, token) for token in range(3)])
-    assert torch.allclose(cutlass_moe.reference(p, x)[0].double(), wanted, rtol=1e-4, atol=1e-5)
+    assert torch.allclose(cutlass_moe.reference(p, x)[0].double(), by_hand(p, x), rtol=1e-4, atol=1e-5)
 
 
 def places(rows, columns):
@@ -240,8 +216,7 @@ def test_w4a8_is_passed_as_the_binding_reads_it(moe, called, activation):
         linear = folded.permute(0, 1, 4, 3, 2).reshape(experts, rows, pairs // 64)
         meant |= {name: halves.contiguous(), f"{name}_scales": linear}
     known = x._replace(stored=x.stored._replace(**meant))
-    wanted = torch.stack([one_token(p, known, token) for token in range(p.num_tokens)])
-    assert moe.rule(p, wanted.to(x.out.dtype), x) == ""
+    assert moe.rule(p, by_hand(p, known).to(x.out.dtype), x) == ""
 
 
 @given(st.integers(0, 2**32), st.sampled_from([1e-3, 1.0, 50.0]))
@@ -271,17 +246,9 @@ def test_what_cannot_be_is_an_error(change, sentence):
         replace(PLAIN, **change)
 
 
-def test_every_tier_is_of_distinct_cases():
-    for tier in ("smoke", "default", "full"):
-        ids = [shape.id for shape in cutlass_moe.tiers[tier]()]
-        assert len(set(ids)) == len(ids) >= 9
-
-
-def test_the_row_holds_the_load(pytester):
+def test_the_row_holds_the_load(session):
     flags = "--num_tokens 8 --hidden_size 32 --intermediate_size 32 --num_experts 8 --top_k 2 --expert_load one"
-    case = f"--perf-case=--routine cutlass_fused_moe --backends torch {flags}"
-    options = ["--perf-iters=2", "--benchmark-json=run.json", "--import-mode=importlib", "-p", "no:cacheprovider"]
-    pytester.runpytest(case, *options).assert_outcomes(passed=1)
-    row = json.loads((pytester.path / "run.json").read_text())["benchmarks"][0]["extra_info"]
+    done = session(f"--perf-case=--routine cutlass_fused_moe --backends torch {flags}", "--import-mode=importlib")
+    [row] = [row["extra_info"] for row in done.rows.values()]
     assert (row["active_experts"], row["largest_load"], row["expert_tokens"]) == (2, 8, 16)
     assert row["intermediate_bytes"] == 2 * 16 * 32 * 2

@@ -1,4 +1,4 @@
-"""The trtllm MoE routines without a GPU: the reference token by token, planted faults, work, tiers."""
+"""The trtllm MoE routines without a GPU: the reference token by token, work, memory, parts of a layer."""
 
 import itertools
 import sys
@@ -9,14 +9,13 @@ import torch
 from decoding import fp4
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from moe_layers import ACT, UNGATED, by_tiles, rounded
+from moe_layers import ACT, by_experts, by_tiles, near, rounded, stored
 from torch.profiler import ProfilerActivity, profile
-from trtllm_layers import METHOD, PLAIN, ROUTINES, SIZES, by_hand
+from trtllm_layers import KINDS, PLAIN, ROUTINES, by_hand
 
 from pytest_flashinfer_perf.fuzz.search import params_of
 from pytest_flashinfer_perf.kernel_timing import cold
 from pytest_flashinfer_perf.routines.moe import _trtllm
-from pytest_flashinfer_perf.routines.moe.fp4_block import TrtllmFp4BlockScaleMoe
 from pytest_flashinfer_perf.routines.moe.trtllm_fp8 import TrtllmFp8BlockScaleMoe, TrtllmFp8PerTensorScaleMoe
 from pytest_flashinfer_perf.spec import ParamError
 
@@ -24,11 +23,6 @@ few = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 drawn = st.one_of(*map(params_of, ROUTINES))
-KINDS = [
-    *PLAIN.values(),
-    *(TrtllmFp4BlockScaleMoe(**SIZES, **METHOD, fp4_mode=f"mxfp4_{x}") for x in ("mxfp8", "bf16")),
-]
-everywhere = pytest.mark.parametrize("p", KINDS, ids=["nvfp4", "blocks", "tensor", "mxfp4_mxfp8", "mxfp4_bf16"])
 
 
 @pytest.fixture(scope="session")
@@ -57,36 +51,15 @@ def layer(p, s):
     return exact, *weights, ones, ones, lambda act: act
 
 
-def one_token(p, x, token):
-    """Each of its choices that is here."""
-    tokens, first, second, by_first, by_second, between = layer(p, x.stored)
-    out = torch.zeros(p.hidden_size, dtype=torch.float64)
-    weights = by_hand(p, x.logits[token].tolist(), None if x.bias is None else x.bias.tolist())
-    for expert, weight in ((e - p.here.start, w) for e, w in weights.items() if e in p.here):
-        rows = first[expert] @ tokens[token] * by_first[expert].double() * (weight if p.weighs_input else 1)
-        half = len(rows) // 2
-        gated = p.activation_type in ACT
-        act = ACT[p.activation_type](rows[:half], rows[half:]) if gated else UNGATED[p.activation_type](rows)
-        out += (1 if p.weighs_input else weight) * (second[expert] @ between(act)) * by_second[expert].double()
-    return out
-
-
 @few
 @given(drawn)
 def test_the_reference_is_the_sum_over_each_tokens_experts(moe, p):
     x = moe(p).inputs(p)
-    wanted = torch.stack([one_token(p, x, token) for token in range(p.num_tokens)])
-    got = ROUTINES[type(p)].reference(p, x)[0].double()
-    # A narrow value between the products may be tipped over by another order of sums.
+    made, bias = layer(p, x.stored), None if x.bias is None else x.bias.tolist()
+    choices = [by_hand(p, logits, bias).items() for logits in x.logits.tolist()]
+    tokens = [by_experts(p, made, token, c, on_input=p.weighs_input) for token, c in enumerate(choices)]
     tipped_over = {"nvfp4": 0.15, "fp8": 0.02}.get(getattr(p, "fp4_mode", "fp8"), 1e-4)
-    assert bool(((got - wanted).abs() <= tipped_over * wanted.square().mean().sqrt() + 1e-4 * wanted.abs()).all())
-
-
-@few
-@given(drawn)
-def test_the_torch_backend_agrees_with_the_reference(moe, p):
-    x = moe(p).inputs(p)
-    assert moe(p).rule(p, moe(p).launched(p, x), x) == ""
+    assert near(ROUTINES[type(p)].reference(p, x)[0].double(), torch.stack(tokens), tipped_over)
 
 
 @few
@@ -102,7 +75,6 @@ def test_work_is_that_of_the_experts_here(moe, p):
     assert cost.flops == 2 * len(choices) * p.hidden_size * (columns + p.intermediate_size)
     of_experts = sum(t.nbytes for t in cold.tensors(x.stored) if t.dim() == 3)
     assert cost.bytes == sum(t.nbytes for t in cold.tensors(x)) - of_experts * (1 - len(set(choices)) / len(p.here))
-    assert sum(t.untyped_storage().nbytes() for t in cold.tensors(x)) <= routine.footprint(p) + 4096
 
 
 def peak_memory(call):
@@ -116,7 +88,10 @@ def peak_memory(call):
 
 
 SHUFFLED = {"use_shuffled_weight": True}
-ARRANGED = [*KINDS, *(replace(PLAIN[TrtllmFp8BlockScaleMoe], **SHUFFLED, weight_layout=layout) for layout in (0, 2))]
+ARRANGED = [
+    *KINDS.values(),
+    *(replace(PLAIN[TrtllmFp8BlockScaleMoe], **SHUFFLED, weight_layout=layout) for layout in (0, 2)),
+]
 
 
 @pytest.mark.parametrize("p", ARRANGED, ids=lambda p: f"{type(p).__name__}-{p.slug()}")
@@ -132,104 +107,8 @@ def test_weights_are_never_there_but_as_they_are_stored_and_as_they_are_passed(p
     assert 0.6 * routine.footprint(p) <= peak_memory(prepared) <= routine.footprint(p)
 
 
-def stored(x, /, **changes):
-    return replace(x, stored=x.stored._replace(**changes))
-
-
-def raw(t):
-    return t.view(torch.uint8)
-
-
-def swapped_experts(x):
-    return stored(x, first=raw(x.stored.first).roll(1, 0).view(x.stored.first.dtype))
-
-
-def swapped_gate_and_up(x):
-    first = x.stored.first
-    return stored(x, first=raw(first).roll(first.shape[1] // 2, 1).view(first.dtype))
-
-
-def next_experts_weights(x):
-    return stored(x, second=raw(x.stored.second).roll(1, 0).view(x.stored.second.dtype))
-
-
-def every_token_its_neighbours_choice(x):
-    return replace(x, logits=x.logits.roll(1, 0))
-
-
-def last_token_lost(x):
-    tokens = raw(x.stored.x).clone()
-    tokens[-1] = 0
-    return stored(x, x=tokens.view(x.stored.x.dtype))
-
-
-def second_choice_instead_of_the_first(x):
-    best = x.logits.argmax(-1, keepdim=True)
-    return replace(x, logits=x.logits.scatter(-1, best, -100.0))
-
-
-def weighted_alike(x):
-    return replace(x, logits=torch.where(x.logits >= x.logits.topk(2).values[:, 1:], 5.0, -5.0).to(x.logits.dtype))
-
-
-FAULTS = (
-    swapped_experts,
-    swapped_gate_and_up,
-    next_experts_weights,
-    every_token_its_neighbours_choice,
-    last_token_lost,
-    second_choice_instead_of_the_first,
-    weighted_alike,
-)
-
-
-@everywhere
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_wrong_kernel_is_caught(moe, p, fault):
-    wrong = moe(p).launched(p, fault(moe(p).inputs(p)))
-    assert moe(p).rule(p, wrong, moe(p).inputs(p))
-    assert moe(p).rule(p, wrong, moe(p).inputs(p), "trtllm")
-
-
-SCALES = [
-    (PLAIN[TrtllmFp4BlockScaleMoe], ("x_blocks", "first_blocks", "by_first", "second_blocks", "by_second")),
-    (PLAIN[TrtllmFp8BlockScaleMoe], ("x_scales", "first_scales", "second_scales")),
-    (PLAIN[TrtllmFp8PerTensorScaleMoe], ("by_first", "by_second")),
-    (KINDS[3], ("x_blocks", "first_blocks", "second_blocks")),
-    (KINDS[4], ("first_blocks", "second_blocks")),
-]
-
-
-@pytest.mark.parametrize(("p", "name"), [(p, name) for p, names in SCALES for name in names])
-def test_a_scale_that_is_another_experts_or_none_is_caught(moe, p, name):
-    for change in (lambda scale: raw(scale).roll(1, 0).view(scale.dtype), torch.ones_like):
-        x = moe(p).inputs(p)
-        wrong = moe(p).launched(p, stored(x, **{name: change(getattr(x.stored, name))}))
-        assert moe(p).rule(p, wrong, moe(p).inputs(p), "trtllm")
-
-
-@everywhere
-def test_an_expert_that_nobody_chose_is_not_counted_in(moe, p):
-    p = replace(p, expert_load="one")
-    right = moe(p).inputs(p)
-    unchosen = moe(p).inputs(p)
-    raw(unchosen.stored.first)[7] = 0x7F
-    assert moe(p).rule(p, moe(p).launched(p, unchosen), right) == ""
-    off_by_one = replace(right, logits=right.logits.roll(1, -1))
-    assert moe(p).rule(p, moe(p).launched(p, off_by_one), right)
-
-
-@everywhere
-@pytest.mark.parametrize("value", [0.0, float("nan"), 1.05])
-def test_a_wrong_output_is_caught(moe, p, value):
-    x = moe(p).inputs(p)
-    out = moe(p).launched(p, x)
-    out *= value
-    assert moe(p).rule(p, out, x, "trtllm")
-
-
 def test_the_parts_of_all_gpus_add_up_to_the_whole(moe):
-    for p in KINDS:
+    for p in KINDS.values():
         whole = moe(p).inputs(p)
         parts = []
         for first in (0, 4):
@@ -243,17 +122,7 @@ def test_the_parts_of_all_gpus_add_up_to_the_whole(moe):
         assert torch.allclose(sum(parts), ROUTINES[type(p)].reference(p, whole)[0], rtol=1e-4, atol=1e-5)
 
 
-def test_every_tier_is_of_distinct_cases():
-    for routine in ROUTINES.values():
-        for tier in ("smoke", "default", "full"):
-            ids = [shape.id for shape in routine.tiers[tier]()]
-            assert len(set(ids)) == len(ids) >= 9
-            assert all(
-                "renormalize" in name or "topk" in name or "deepseek_v3" in name or "llama4" in name for name in ids
-            )
-
-
 def test_a_choice_of_experts_that_stays_unclear_is_refused(monkeypatch):
     monkeypatch.setattr(_trtllm, "CLEAR", float("inf"))
     with pytest.raises(ParamError, match=r"rounding decides the experts of \d+ tokens, after 100 draws"):
-        _trtllm.inputs(KINDS[0], None, torch.float32, torch.Generator())
+        _trtllm.inputs(KINDS["nvfp4"], None, torch.float32, torch.Generator())

@@ -119,50 +119,43 @@ def test_groupwise_scales_are_powers_of_two_of_their_own_tile(seed, rows, column
     assert q.dequantised().shape == x.shape
 
 
-def decoded(values, exponents, block, value_of):
-    """Block by block in Python floats; the scale by `value_of` its byte."""
-    return [[value * value_of(exponents[r][c // block]) for c, value in enumerate(row)] for r, row in enumerate(values)]
-
-
 def nibbles(pairs):
     return [[half for byte in row for half in (e2m1(byte % 16), e2m1(byte // 16))] for row in pairs.tolist()]
 
 
-@few
-@given(seeds, sizes, st.integers(1, 4))
-def test_mxfp8_read_again(seed, rows, count):
-    x = drawn(seed, rows, 32 * count)
-    q = _narrow.mxfp8(x)
-    values = [[e4m3(byte) for byte in row] for row in bits(q.values).tolist()]
-    again = torch.tensor(decoded(values, q.scales.tolist(), 32, lambda e: 2.0 ** (e - 127)))
-    assert torch.equal(q.dequantised(), again)
-    assert bool(((again - x).abs() <= x.abs() / 16 + x.abs().amax() * 2.0**-16).all())
+def by_exponent(q):
+    return [[2.0 ** (e - 127) for e in row] for row in q.scales.tolist()]
 
 
+# How each is made, its values and scales by their bits, and how far a value may be off: by the largest of its block,
+# by itself, and by the largest of all.
+FORMATS = {
+    "mxfp8": (_narrow.mxfp8, 32, lambda q: [[*map(e4m3, row)] for row in bits(q.values).tolist()], by_exponent),
+    "mxfp4": (_narrow.mxfp4, 32, lambda q: nibbles(q.values), by_exponent),
+    "nvfp4": (
+        lambda x: _narrow.nvfp4(x, _narrow.nvfp4_global_scale(x)),
+        16,
+        lambda q: nibbles(q.values),
+        lambda q: [[*map(e4m3, row)] for row in bits(q.scales).tolist()],
+    ),
+}
+OFF = {"mxfp8": (0, 1 / 16, 2.0**-16), "mxfp4": (1 / 3, 0, 0), "nvfp4": (1 / 4, 0, 2.0**-9)}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
 @few
 @given(seeds, sizes, st.integers(1, 4))
-def test_mxfp4_read_again(seed, rows, count):
-    x = drawn(seed, rows, 32 * count)
-    q = _narrow.mxfp4(x)
-    again = torch.tensor(decoded(nibbles(q.values), q.scales.tolist(), 32, lambda e: 2.0 ** (e - 127)))
-    assert torch.equal(q.dequantised(), again)
-    of_block = x.view(rows, count, 32).abs().amax(-1).repeat_interleave(32, -1)
-    assert bool(((again - x).abs() <= of_block / 3).all())
+def test_blocks_read_again(kind, seed, rows, count):
+    make, block, values, scales = FORMATS[kind]
+    x = drawn(seed, rows, block * count)
+    q = make(x)
+    again = torch.tensor(values(q)) * torch.tensor(scales(q)).repeat_interleave(block, -1)
+    again = again / _narrow.nvfp4_global_scale(x) if kind == "nvfp4" else again
+    assert torch.allclose(q.dequantised(), again, rtol=1e-6 * (kind == "nvfp4"), atol=0)
+    of_block = x.view(rows, count, block).abs().amax(-1).repeat_interleave(block, -1)
+    by_block, by_itself, by_all = OFF[kind]
+    assert bool(((again - x).abs() <= of_block * by_block + x.abs() * by_itself + x.abs().amax() * by_all).all())
     assert bool((again.abs() <= 2 * of_block).all())
-
-
-@few
-@given(seeds, sizes, st.integers(1, 4))
-def test_nvfp4_read_again(seed, rows, count):
-    x = drawn(seed, rows, 16 * count)
-    unit = _narrow.nvfp4_global_scale(x)
-    q = _narrow.nvfp4(x, unit)
-    scales = [[e4m3(byte) for byte in row] for row in bits(q.scales).tolist()]
-    again = torch.tensor(decoded(nibbles(q.values), scales, 16, lambda s: s)) / unit
-    assert torch.allclose(q.dequantised(), again, rtol=1e-6, atol=0)
-    of_block = x.view(rows, count, 16).abs().amax(-1).repeat_interleave(16, -1)
-    lost = x.abs().amax() * 2.0**-9  # a scale below e4m3's smallest is zero
-    assert bool(((again - x).abs() <= of_block / 4 + lost).all())
 
 
 def test_a_kernels_own_rounding_of_known_blocks():
@@ -177,29 +170,25 @@ def test_a_kernels_own_rounding_of_known_blocks():
     assert n.dequantised()[0, :4].tolist() == [6.75, -3.375, 1.125, 0.5625]
 
 
+PLACES = {
+    128: lambda r, c, tiles: (r // 128 * tiles + c // 4) * 512 + r % 32 * 16 + r % 128 // 32 * 4 + c % 4,
+    8: lambda r, c, tiles: (r // 8 * tiles + c // 4) * 32 + r % 8 * 4 + c % 4,
+}
+
+
+@pytest.mark.parametrize(("tile", "swizzle"), [(128, _narrow.swizzled_128x4), (8, _narrow.swizzled_8x4)])
 @few
 @given(st.integers(1, 300), st.integers(1, 20))
-def test_a_128x4_scale_lies_where_the_formula_says(rows, columns):
+def test_a_scale_lies_where_the_formula_says(tile, swizzle, rows, columns):
     scales = (torch.arange(rows * columns) % 251).to(torch.uint8).view(rows, columns)
-    swizzled = _narrow.swizzled_128x4(scales)
+    swizzled = swizzle(scales)
     flat, tiles = swizzled.flatten().tolist(), swizzled.shape[1] // 4
-    assert swizzled.shape == _narrow.padded_128x4(rows, columns)
     for r, c in itertools.product(range(0, rows, 7), range(columns)):
-        tile = (r // 128) * tiles + c // 4
-        assert flat[tile * 512 + (r % 32) * 16 + (r % 128 // 32) * 4 + c % 4] == scales[r, c]
+        assert flat[PLACES[tile](r, c, tiles)] == scales[r, c]
     assert sum(flat) == int(scales.sum())
-    assert torch.equal(_narrow.linear_128x4(swizzled, rows, columns), scales)
-
-
-@few
-@given(st.integers(1, 60), st.integers(1, 20))
-def test_an_8x4_scale_lies_where_the_formula_says(rows, columns):
-    scales = (torch.arange(rows * columns) % 251).to(torch.uint8).view(rows, columns)
-    swizzled = _narrow.swizzled_8x4(scales)
-    flat, tiles = swizzled.flatten().tolist(), swizzled.shape[1] // 4
-    for r, c in itertools.product(range(rows), range(columns)):
-        assert flat[((r // 8) * tiles + c // 4) * 32 + (r % 8) * 4 + c % 4] == scales[r, c]
-    assert sum(flat) == int(scales.sum())
+    if tile == 128:
+        assert swizzled.shape == _narrow.padded_128x4(rows, columns)
+        assert torch.equal(_narrow.linear_128x4(swizzled, rows, columns), scales)
 
 
 def test_layouts_keep_the_scales_type():

@@ -1,6 +1,6 @@
 """Fused MoE layers by hand: activations, rounding and the order of weights' scales."""
 
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 
 import torch
 from decoding import fp4
@@ -66,5 +66,32 @@ def in_fp8(x):
     return x.float().clamp(-448, 448).to(torch.float8_e4m3fn).double()
 
 
-def stored(x, **changes):
-    return x._replace(stored=x.stored._replace(**changes))
+def raw(t):
+    return t.view(torch.uint8)
+
+
+def stored(x, /, **changes):
+    """Inputs with other weights or scales."""
+    made = x.stored._replace(**changes)
+    return replace(x, stored=made) if is_dataclass(x) else x._replace(stored=made)
+
+
+def by_experts(p, layer, token, weights, *, on_input=False):
+    """A token's answer, in double precision: of each expert that is here, by its weight.
+
+    A layer is tokens, both weights, the factors of their products, and what happens between.
+    """
+    tokens, first, second, by_first, by_second, between = layer
+    out = torch.zeros(p.hidden_size, dtype=torch.float64)
+    for expert, weight in ((choice - p.here.start, weight) for choice, weight in weights if choice in p.here):
+        rows = first[expert] @ tokens[token] * by_first[expert].double() * (weight if on_input else 1)
+        half = len(rows) // 2
+        gated = p.activation_type in ACT
+        act = ACT[p.activation_type](rows[:half], rows[half:]) if gated else UNGATED[p.activation_type](rows)
+        out += (1 if on_input else weight) * (second[expert] @ between(act)) * by_second[expert].double()
+    return out
+
+
+def near(got, wanted, tipped_over, share=1e-4):
+    """A narrow value between the products may be tipped over by another order of sums."""
+    return bool(((got - wanted).abs() <= tipped_over * wanted.square().mean().sqrt() + share * wanted.abs()).all())

@@ -18,6 +18,9 @@ ROUTINES = {
 SIZES = {"num_tokens": 33, "hidden_size": 128, "intermediate_size": 128, "num_experts": 8, "top_k": 2}
 METHOD = {"routing_method": "renormalize"}
 PLAIN = {params: params(**SIZES, **METHOD) for params in ROUTINES}
+KINDS = dict(zip(("nvfp4", "blocks", "tensor"), PLAIN.values(), strict=True)) | {
+    mode: TrtllmFp4BlockScaleMoe(**SIZES, **METHOD, fp4_mode=mode) for mode in ("mxfp4_mxfp8", "mxfp4_bf16")
+}
 
 
 def sigmoid(x):

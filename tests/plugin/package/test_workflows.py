@@ -1,0 +1,266 @@
+"""Workflows: rules that hold for each of them, and their steps run on plain benchmarks."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from email import message_from_string
+from pathlib import Path
+
+import pytest
+import yaml
+from documents import EXAMPLES, README, ROOT
+from made import CLOCKED
+from workflows import Api
+
+OWN = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+OFFERED = sorted((EXAMPLES / "github-actions").glob("*.yml"))
+ACTIONS = [ROOT / "action.yml", ROOT / "comment" / "action.yml"]
+CI, PULL_REQUEST, RELEASE = OWN
+PERFORMANCE = EXAMPLES / "github-actions" / "performance.yml"
+OURS = "OWNER/REPO"
+USED = re.compile(
+    rf"(actions/[\w-]+|{OURS}(/\w+)*)@v\d+|pypa/gh-action-pypi-publish@release/v1|\./\.flashinfer-perf[\w/]*"
+)
+
+
+def described(path):
+    return yaml.load(path.read_text(), yaml.BaseLoader)
+
+
+def steps(path):
+    whole = described(path)
+    jobs = whole.get("jobs", {"": whole.get("runs", {})})
+    return [step for job in jobs.values() for step in job["steps"]]
+
+
+def scripts(path):
+    return {step.get("name", step["run"]): step["run"] for step in steps(path) if "run" in step}
+
+
+def step_of(path, name):
+    [step] = [step for step in steps(path) if step.get("name") == name]
+    return step
+
+
+def each(paths):
+    return pytest.mark.parametrize("path", paths, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+@each([*OWN, *OFFERED, *ACTIONS])
+def test_scripts_are_understood_by_the_shell_and_hold_no_expression(path):
+    """It is filled in before the shell reads it: whoever names a branch would write code. A matrix is ours."""
+    for script in scripts(path).values():
+        assert "${{" not in script.replace("${{ matrix.", "")
+        assert subprocess.run(["bash", "-n", "-c", script], check=False).returncode == 0
+
+
+@each([*OWN, *OFFERED, *ACTIONS])
+def test_actions_are_of_known_owners_and_by_major_versions(path):
+    assert [step["uses"] for step in steps(path) if "uses" in step and not USED.fullmatch(step["uses"])] == []
+
+
+@each([*OWN, *OFFERED])
+def test_a_workflow_asks_for_few_rights_and_leaves_no_token_in_a_checkout(path):
+    assert described(path)["permissions"] in ("", {}, {"contents": "read"})
+    for job in described(path)["jobs"].values():
+        writes = {right for right, kind in job.get("permissions", {}).items() if kind == "write"}
+        assert writes <= {"pull-requests", "id-token"}
+    checkouts = [step["with"] for step in steps(path) if step.get("uses", "").startswith("actions/checkout@")]
+    assert all(said["persist-credentials"] == "false" for said in checkouts)
+
+
+def test_the_tests_run_on_the_lowest_python_and_on_another_that_is_declared():
+    text = (ROOT / "pyproject.toml").read_text()
+    declared = re.findall(r"Programming Language :: Python :: (3\.\d+)", text)
+    [job] = described(CI)["jobs"].values()
+    lowest, *others = job["strategy"]["matrix"]["python"]
+    assert lowest == declared[0]
+    assert others
+    assert {*others} <= {*declared[1:]}
+    assert f'requires-python = ">={declared[0]}"' in text
+    assert [step["run"] for step in job["steps"] if "run" in step] == ["make test"]
+
+
+def test_the_inputs_of_the_workflow_are_those_of_the_action():
+    action, reusable = described(ACTIONS[0])["inputs"], described(PULL_REQUEST)["on"]["workflow_call"]["inputs"]
+    assert {*reusable} - {*action} == {"action", "gpu-runner"}
+    assert {*action} - {*reusable} == {"token"}
+    for name in {*action} & {*reusable}:
+        assert action[name].get("default", "") == reusable[name].get("default", "")
+
+
+def test_extras_and_options_that_are_named_are_declared(pytestconfig):
+    declared, used = (ROOT / "pyproject.toml").read_text(), scripts(ACTIONS[0])["Install"]
+    [container] = re.findall(r"pytest-flashinfer-perf\[(.+)\]'", (ROOT / "Dockerfile").read_text())
+    for extra in [*re.findall(r"echo (\w+)", used), *container.split(",")]:
+        assert f"\n{extra} = [" in declared
+    for path in OFFERED:
+        for option in re.findall(r"--(perf-[a-z-]+)", path.read_text()):
+            assert hasattr(pytestconfig.option, option.replace("-", "_")), option
+
+
+def test_nothing_says_to_install_this_from_an_index_where_it_is_not():
+    """Until a release exists there: from a clone; and where the action is used, its owner is a blank."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    paths = [path for path in map(ROOT.joinpath, listed.stdout.splitlines()) if path.is_file()]
+    said = re.compile(r"(pip install|PLUGIN:)[^\n]*[\s'\"]pytest-flashinfer-perf")
+    assert len(paths) > 300
+    assert [path for path in paths if said.search(path.read_text(errors="replace"))] == []
+    for page in (*OFFERED, *(ROOT / "docs").glob("*.md"), README):
+        text = " ".join(page.read_text().replace("#", "").split())
+        assert OURS not in text or page.name == "comment.yml" or "no release yet" in text, page
+
+
+def test_no_step_that_runs_code_of_a_pull_request_has_a_token():
+    """It measures in compare.yml and in the first job of the reusable workflow; who comments runs none of it."""
+    compare, comment = (job["steps"] for job in described(PULL_REQUEST)["jobs"].values())
+    for measuring in (compare, steps(EXAMPLES / "github-actions" / "compare.yml")):
+        [action] = [step["with"] for step in measuring if "tests" in step.get("with", {})]
+        assert action["token"] == ""
+    assert [step["name"] for step in steps(ACTIONS[0]) if "GITHUB_TOKEN" in step.get("env", {})] == ["Comment"]
+    assert "inputs.token != ''" in step_of(ACTIONS[0], "Comment")["if"]
+    of_pull_request = [s for s in comment if "ref" in s.get("with", {}) and s["with"]["ref"] != "v1"]
+    checkouts = [step for step in steps(EXAMPLES / "github-actions" / "comment.yml") if "checkout" in step["uses"]]
+    assert (of_pull_request, checkouts) == ([], [])
+
+
+PROGRAM = f"""{CLOCKED}
+@pytest.mark.parametrize("name", "abc")
+@pytest.mark.benchmark(timer=CLOCK)
+def test_it(benchmark, name):
+    CLOCK.step = 1e-4 * float(os.environ.get("TIMES") or open("times").read())
+    benchmark.pedantic(lambda: None, rounds=5)
+"""
+# Stands for an environment's command; `bench` runs the tests above instead of the suite.
+COMMAND = """#!/bin/sh
+if [ "$1" = bench ]; then
+  shift
+  exec {python} -m pytest test_told.py -q -p no:cacheprovider -p no:hypothesispytest --benchmark-quiet "$@"
+fi
+exec {python} -m pytest_flashinfer_perf "$@"
+"""
+ON_CPU = "--perf-device=cpu -p no:hypothesispytest"  # no process has to import torch, to look for a GPU to lock
+
+
+@pytest.fixture
+def shell(tmp_path):
+    """Runs a step as GitHub does, where an environment is installed; a variable that nobody sets is an error."""
+    tools = {"flashinfer-perf": COMMAND, "python": '#!/bin/sh\nexec {python} "$@"\n'}
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    for tool, text in tools.items():
+        (tmp_path / "env" / "bin" / tool).write_text(text.format(python=sys.executable))
+        (tmp_path / "env" / "bin" / tool).chmod(0o755)
+    files = {f"GITHUB_{name}": str(tmp_path / name) for name in ("OUTPUT", "STEP_SUMMARY", "EVENT_PATH")}
+    for path in files.values():
+        Path(path).touch()
+    (tmp_path / "test_told.py").write_text(PROGRAM)
+    (tmp_path / "times").write_text("1")
+
+    def run(path, name, **said):
+        env = {**os.environ, **files, "TMPDIR": str(tmp_path), **said}
+        command = ["bash", "-euo", "pipefail", "-c", step_of(path, name)["run"]]
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def git(folder, *words):
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_action_compares_commits_and_comments(shell, tmp_path):
+    [compare, comment] = [step_of(ACTIONS[0], name)["env"].keys() for name in ("Compare", "Comment")]
+    commits = []
+    for times in ("1", "3"):
+        (tmp_path / "times").write_text(times)
+        git(tmp_path, "init", "-q")
+        git(tmp_path, "add", "test_told.py", "times")
+        git(tmp_path, "commit", "-qm", times)
+        commits.append(git(tmp_path, "rev-parse", "HEAD"))
+    said = {"VENV": "env", "BASE": commits[0][:12], "BUDGET": "1", "BUILD": "test -f times", "OUTPUT": "ab"}
+    said["TESTS"] = f"test_told.py -k 'it and not x'\n{ON_CPU}\n"
+    assert said.keys() == compare
+    done = shell(ACTIONS[0], "Compare", **said)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "3 SLOWER: something got worse" in done.stdout
+    assert (tmp_path / "OUTPUT").read_text() == "exit-code=1\n"
+    assert {"junit.xml", "verdicts.json", "session.json"} <= {path.name for path in (tmp_path / "ab").iterdir()}
+
+    event = {"pull_request": {"number": 7, "head": {"sha": commits[1]}}}
+    (tmp_path / "EVENT_PATH").write_text(json.dumps(event))
+    with contextlib.closing(Api("kernels/own")) as api:
+        said = {"GITHUB_TOKEN": "write-1", "NAME": "mine", "OUTPUT": str(tmp_path / "ab"), "VENV": "env"}
+        assert said.keys() == comment
+        server = {"GITHUB_API_URL": api.url, "GITHUB_REPOSITORY": "kernels/own", "GITHUB_RUN_ID": "1"}
+        done = shell(ACTIONS[0], "Comment", **said, **server)
+        assert done.returncode == 0, done.stderr
+        [made] = api.comments.values()
+        assert "3 SLOWER: something got worse" in made["body"]
+
+
+def test_a_night_is_judged_and_kept(shell, tmp_path):
+    judged, cases = "Measure, judge by the last night, keep as the next baseline", f"-k test_it {ON_CPU}"
+    first, second = (shell(PERFORMANCE, judged, CASES=cases, TIMES=times) for times in ("1", "1.5"))
+    assert (first.returncode, second.returncode) == (0, 1), first.stdout + second.stdout
+    assert "3 SLOWER: something got worse" in second.stdout
+    assert "3 SLOWER" in (tmp_path / "STEP_SUMMARY").read_text()
+    [latest] = (tmp_path / ".benchmarks").rglob("0002_nightly.json")
+    for day in range(3, 9):
+        night = json.loads(latest.read_text()) | {"datetime": f"2026-11-{day:02}T00:00:00+00:00"}
+        latest.with_name(f"{day:04}_nightly.json").write_text(json.dumps(night))
+    done = shell(PERFORMANCE, "History")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 series from 8 runs" in (tmp_path / "history.txt").read_text()
+
+
+@pytest.mark.more
+def test_both_artifacts_of_a_release_install_the_same(tmp_path):
+    """As the workflow builds them for a tag, of a copy; without what they need, which an index has."""
+    pytest.importorskip("hatchling")
+    left = shutil.ignore_patterns(".git", ".venv", "dist", "results", "evidence", "__pycache__", ".*_cache")
+    shutil.copytree(ROOT, tmp_path / "tree", ignore=left)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / "bin" / "python").chmod(0o755)
+    [version] = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    env = {**os.environ, "GITHUB_SERVER_URL": "https://github.example", "GITHUB_REPOSITORY": "kernels/perf"}
+    env["PATH"] = f"{tmp_path / 'bin'}:{env['PATH']}"
+
+    def build(tag):
+        command, said = ["bash", "-e", "-c", scripts(RELEASE)["Build"]], {**env, "GITHUB_REF_NAME": tag}
+        return subprocess.run(command, cwd=tmp_path / "tree", env=said, capture_output=True, check=False).returncode
+
+    assert (build("v0.0.0"), (tmp_path / "tree" / "dist").exists(), build(f"v{version}")) == (1, False, 0)
+    built = sorted((tmp_path / "tree" / "dist").iterdir())
+    assert [path.name for path in built] == [
+        f"pytest_flashinfer_perf-{version}{kind}" for kind in ("-py3-none-any.whl", ".tar.gz")
+    ]
+    wheel, sdist = (installed(artifact, tmp_path / str(at), env, version) for at, artifact in enumerate(built))
+    assert len(wheel) > 200
+    assert wheel == sdist
+
+
+def installed(artifact, where, env, version):
+    """The files of the package that an artifact installs."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, "--target", where, artifact], env=env, check=True, capture_output=True)
+    files = {path.relative_to(where): path for path in where.rglob("*") if path.is_file()}
+    [metadata] = [path.read_text() for path in files.values() if path.name == "METADATA"]
+    verify_links(message_from_string(metadata), f"https://github.example/kernels/perf/blob/v{version}/")
+    package = {name: path for name, path in files.items() if ".dist-info" not in str(name)}
+    return {name: path.read_bytes() for name, path in package.items() if path.suffix != ".pyc"}
+
+
+def verify_links(metadata, pages):
+    """No link of the page on PyPI is relative, and each leads to a file of the tag."""
+    urls = [url.split(", ")[1] for url in metadata.get_all("Project-URL")]
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", metadata.get_payload()) if not link.startswith("#")]
+    assert [link for link in links if not link.startswith("https://")] == []
+    ours = [link.removeprefix(pages).partition("#")[0] for link in [*links, *urls] if link.startswith(pages)]
+    assert len(ours) > 25
+    assert [link for link in ours if not (ROOT / link).exists()] == []
