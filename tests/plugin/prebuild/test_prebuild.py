@@ -128,7 +128,7 @@ PLANTED = """
 
 def test_what_does_not_compile_fails_its_cases_in_one_sentence(session, pytester, toolkit, monkeypatch):
     """A worker is told of what did not compile before; of a test without a case it finds out once by itself."""
-    monkeypatch.setattr(time_limit, "broken", {})
+    monkeypatch.setattr(builds, "broken", {})
     monkeypatch.setenv("BROKEN", "broken")
     pytester.makeini("[pytest]\nperf_gpu_workers = true")
     sources = {name: pytester.makefile(".cu", **{name: ""}) for name in ("right", "broken", "broken_too")}
