@@ -82,6 +82,8 @@ def hook_end(name: str, *, ends: bool) -> None:
         return own(*args, **kwargs)
 
     setattr(os, name, called)
+    if own in os.supports_fd:
+        os.supports_fd.add(called)
 
 
 atexit.register(leave, ends=True)
