@@ -152,6 +152,7 @@ class Solver:
         runnable, last = self._runnable, [None]
         assert runnable is not None
         runnable(*given, *written) if self._writes else runnable(*given)
+        self._device.synchronize()
         for place, value in zip(given, others, strict=True):
             if isinstance(place, Tensor):
                 place.copy_(value)

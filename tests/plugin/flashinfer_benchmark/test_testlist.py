@@ -44,7 +44,15 @@ def test_lines_are_selected_as_any_other_test(run):
     run(LINES, "lines.txt::bmm_fp8[m4-n16-k16-torch-2]").assert_outcomes(passed=1)
 
 
-BAD = [
+def test_a_line_that_cannot_be_understood_fails_and_stops_no_other(session, pytester):
+    (pytester.path / "lines.txt").write_text(f"{GEMM} -n 1\n{GEMM} --iterations 3\n{DECODE} -n 1\n")
+    done = session("lines.txt")
+    assert (done.code, done.outcomes) == (pytest.ExitCode.TESTS_FAILED, {"passed": 2, "failed": 1})
+    assert "lines.txt:2: unknown flag --iterations" in done.out
+    assert "Traceback" not in done.out
+
+
+TYPED = [
     (f"{GEMM} --iterations 3", "unknown flag --iterations"),
     (f"{GEMM} --batch_sise 3", "unknown flag --batch_sise (did you mean --batch_size?)"),
     (GEMM.replace("--k 16", ""), "the following arguments are required: --k"),
@@ -53,19 +61,6 @@ BAD = [
     (f"{GEMM} --case_tag 'open", "No closing quotation"),
     (f"{GEMM} --num_iters 0", "num_iters: must be at least 1, got 0"),
     ("--batch_size 1", "the following arguments are required: --routine/-R"),
-]
-
-
-@pytest.mark.parametrize(("line", "sentence"), BAD)
-def test_a_line_that_cannot_be_understood_fails_and_stops_no_other(run, line, sentence):
-    result = run(f"{GEMM} -n 1\n{line}\n{DECODE} -n 1\n", "lines.txt")
-    result.assert_outcomes(passed=2, failed=1)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert f"lines.txt:2: {sentence}" in result.stdout.str()
-    assert "Traceback" not in result.stdout.str()
-
-
-TYPED = [
     (GEMM.replace("--k 16", "--kk 16"), "unknown flag --kk (did you mean --k?)"),
     (GEMM.replace("--m 4 --n 16", "--mn 4"), "unknown flag --mn (did you mean --n?)"),
     (GEMM.replace("--batch_size", "--batches"), "unknown flag --batches (did you mean --batch_size?)"),
@@ -94,9 +89,9 @@ def test_flags_of_upstreams_other_moe_routines_say_nothing():
 
 
 @pytest.mark.parametrize(("line", "sentence"), TYPED)
-def test_a_flag_that_there_is_not_is_named_with_the_nearest(line, sentence):
+def test_what_cannot_be_understood_is_named_with_the_nearest(line, sentence):
     [entry] = _read(line)
-    assert entry.problem == sentence
+    assert entry.problem.startswith(sentence)
 
 
 def test_what_only_upstream_has_is_skipped_with_a_sentence(run):

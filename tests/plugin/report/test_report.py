@@ -242,25 +242,19 @@ def test_wrong(perf):
 """
 
 
-def test_a_session_writes_the_page_of_what_it_measured(pytester):
-    pytester.makepyfile(test_mine=OWN)
-    done = pytester.runpytest(
-        "--perf-html=out/r.html", "--perf-iters=3", "--perf-device=cpu", "--benchmark-json=r.json"
-    )
-    done.assert_outcomes(passed=1, skipped=1, failed=1)
-    done.stdout.fnmatch_lines(["wrote *r.html"])
-    html = (pytester.path / "out" / "r.html").read_text()
+def test_a_session_writes_the_page_of_what_it_measured(session):
+    done = session("--perf-html=out/r.html", test_mine=OWN)
+    assert done.outcomes == {"passed": 1, "skipped": 1, "failed": 1}
+    done.says("wrote *r.html")
+    html = (done.folder / "out" / "r.html").read_text()
     by_case = {one["case"]: one for one in (case(html, i) for i in range(3))}
     fast, skipped, wrong = (by_case[f"test_mine.py::test_{name}"] for name in ("fast", "skipped", "wrong"))
     assert len(fast["samples"]) == 1 + 3  # their median first
-    assert (skipped["status"], skipped["reason"]) == ("skipped", "not <here>")
-    assert wrong["status"] == "failed"
+    assert (skipped["status"], skipped["reason"], wrong["status"]) == ("skipped", "not <here>", "failed")
     assert "not <here>" not in without_scripts(html)
-    said = json.loads((pytester.path / "r.json").read_text())["flashinfer_perf"]["unmeasured"]
-    assert [(one["outcome"], one["case"]) for one in said] == [
-        ("skipped", "test_mine.py::test_skipped"),
-        ("failed", "test_mine.py::test_wrong"),
-    ]
+    said = done.document["flashinfer_perf"]["unmeasured"]
+    outcomes = [("skipped", "test_mine.py::test_skipped"), ("failed", "test_mine.py::test_wrong")]
+    assert [(one["outcome"], one["case"]) for one in said] == outcomes
     assert said[1]["reason"].startswith("Failed: wrong answer: output 0: 8 elements differ")
 
 
@@ -291,16 +285,14 @@ def test_a_page_is_not_written_over_its_run(tmp_path, capsys):
     )
 
 
-def test_a_session_without_the_extra_says_so_before_it_measures(pytester, monkeypatch):
-    pytester.makepyfile(test_mine=OWN)
+def test_a_session_without_the_extra_says_so_before_it_measures(session, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
-    done = pytester.runpytest("--perf-html=r.html")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(["*--perf-html: an HTML report needs vl_convert: pip install * vl-convert-python*"])
+    done = session("--perf-html=r.html", test_mine=OWN)
+    assert done.code == pytest.ExitCode.USAGE_ERROR
+    done.complains("*--perf-html: an HTML report needs vl_convert: pip install * vl-convert-python*")
 
 
-def test_a_session_that_measured_nothing_writes_no_page(pytester):
-    pytester.makepyfile("def test_other(): pass")
-    done = pytester.runpytest("--perf-html=r.html")
-    done.stdout.fnmatch_lines(["--perf-html: nothing written, no case was measured or skipped: *r.html"])
-    assert not (pytester.path / "r.html").exists()
+def test_a_session_that_measured_nothing_writes_no_page(session):
+    done = session("--perf-html=r.html", test_other="def test_other(): pass")
+    done.says("--perf-html: nothing written, no case was measured or skipped: *r.html")
+    assert not (done.folder / "r.html").exists()

@@ -141,16 +141,13 @@ def test_skips_are_counted_by_reason():
     assert "    2  a" in lines
 
 
-def test_what_failed_as_expected_is_counted_apart(pytester):
-    pytester.makepyfile("""
-        import pytest
-        @pytest.mark.xfail(reason="a known bug")
-        def test_it(perf):
-            assert False
-    """)
-    done = pytester.runpytest("-p", "no:cacheprovider", "--perf-device=cpu")
-    done.stdout.fnmatch_lines(["1 case failed as expected", "    1  a known bug"])
-    assert "skipped" not in done.stdout.str()
+XFAILS = "import pytest\n@pytest.mark.xfail(reason='a known bug')\ndef test_it(perf): assert False\n"
+
+
+def test_what_failed_as_expected_is_counted_apart(session):
+    done = session(test_own=XFAILS)
+    done.says("1 case failed as expected", "    1  a known bug")
+    assert "skipped" not in done.out
 
 
 @pytest.mark.parametrize(

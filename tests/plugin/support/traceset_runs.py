@@ -53,7 +53,7 @@ class ByTheirs(AnyTime, foreign_evaluators.FlashInferBenchEvaluator):
 
 KINDS = (Sampling, LowBit, SparseAttention, TopkIndexer, Default)
 BY_ANY_TIME = tuple(f"{__name__}:{kind.__name__}" for kind in KINDS)
-CONFIG = Resolved(iterations=3, warmup_runs=1, num_trials=2, timeout_seconds=60, profile_baseline=False)
+CONFIG = Resolved(iterations=3, warmup_runs=1, num_trials=2, timeout_seconds=300, profile_baseline=False)
 
 
 class Judges:
@@ -61,7 +61,7 @@ class Judges:
 
     def __init__(self, root, config):
         self.root, self._config = root, config
-        self._runners = {isolated: Runner(isolated=isolated, timeout=60) for isolated in (True, False)}
+        self._runners = {isolated: Runner(isolated=isolated, timeout=300) for isolated in (True, False)}
 
     def job(self, definition, source, *, axes=None, inputs=None, name="mine", evaluators=BY_ANY_TIME, **config):
         """`source` is a file of Python, or a whole solution."""
