@@ -10,6 +10,7 @@ from made import document, row, run, saved
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.confirmation import Again, confirm
+from pytest_flashinfer_perf.gate.effects import Domain
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
@@ -122,6 +123,23 @@ def test_absolutes_hold_and_what_is_not_planned_has_no_limit(asked):
 def test_what_nobody_saw_is_held_to_nothing_and_is_no_pass(asked, seen):
     one, code = judged(seen, seen, asked)
     assert (one.verdict.value, one.reason, code) == ("INVALID", "no-figure", 2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "asked", "verdict", "reason"),
+    [
+        (host(50), host(50.5), {}, "SAME", "within-threshold"),
+        (host(50), host(65), {}, "SLOWER", "slower-host"),  # by a tenth, where no limit is set
+        (host(50), host(65), {"slower_host": 0.6}, "SAME", "within-threshold"),
+        (host(50), None, {}, "INVALID", "no-figure"),
+    ],
+)
+def test_the_host_alone_is_judged_where_it_is_searched_for(before, after, asked, verdict, reason):
+    """As `bisect` does, whatever became of the time on the GPU."""
+    held_to = Rules(rules(**asked).thresholds, quantity=Domain.HOST)
+    [one] = judge([run(row(host=before))], [run(row(us=300.0, host=after))], held_to).cases
+    assert (one.verdict.value, one.reason) == (verdict, reason)
+    assert [str(effect.seen.domain) for effect in one.effects] == (["host", "time"] if after else [])
 
 
 def test_a_plan_that_one_side_lacks_is_no_pass():

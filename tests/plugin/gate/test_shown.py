@@ -270,7 +270,7 @@ def test_github_gets_a_summary_and_annotations(files, monkeypatch, capsys):
     assert [note.partition(" ")[0] for note in notes] == ["::error"] * 4 + ["::warning"]
     assert notes[-1].startswith("::warning title=1 AMBIGUOUS::too noisy to judge: decode/")
     assert notes[0].startswith("::error title=SLOWER decode/a-fa3::497.1 us -> 550.0 us: cycles +11.11 %25, time")
-    assert summary.read_text().startswith("before\n### flashinfer-perf: 1 SLOWER")
+    assert summary.read_text().startswith("before\n### flashinfer-perf: 3 of 7 judged, 1 SLOWER")
     saved(files / "other.json", row("decode/other"))
     compare("--head", "other.json", "--perf-gate-allow=missing")
     assert "::error title=refused::nothing was compared" in capsys.readouterr().out

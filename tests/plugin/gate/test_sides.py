@@ -47,18 +47,6 @@ def test_what_is_missing_can_be_allowed_by_name_but_not_what_failed():
     assert judge(base, [run(row(), unmeasured=unmeasured("deselected"))], rules(allow="deselected")).exit_code == 0
 
 
-def test_a_measured_case_that_failed_in_another_process_is_not_judged():
-    failed = run(unmeasured=[{"case": CASE, "outcome": "failed", "reason": "wrong answer"}])
-    judgement = judge([run(row())], [run(row()), failed], rules())
-    assert (judgement.cases[0].reason, judgement.exit_code) == ("failed", 1)
-
-
-def test_a_row_and_a_failure_of_one_case_is_a_failure():
-    both = run(row(), unmeasured=[{"case": CASE, "outcome": "failed", "reason": "boom"}])
-    judgement = judge([run(row())], [both], rules(allow="invalid"))
-    assert (judgement.cases[0].reason, judgement.exit_code) == ("failed", 1)
-
-
 WRONG = {"case": "decode/extra-fa3", "outcome": "failed", "reason": "wrong answer: output 0\nworst at [0]"}
 
 
@@ -77,14 +65,43 @@ def test_a_failure_that_neither_side_measured_is_listed_and_is_worse(base, sente
     assert judgement.exit_code == 1
 
 
-def test_a_failure_of_the_baseline_alone_is_not_this_runs():
-    assert judge([run(row(), unmeasured=[WRONG])], [run(row())], rules()).exit_code == 0
+FAILED = run(unmeasured=[{"case": CASE, "outcome": "failed", "reason": "x"}])
+BOTH_ENDS = run(unmeasured=[{"case": CASE, "outcome": end, "reason": "x"} for end in ("failed", "skipped")])
+OF_ITS_TEST = run(unmeasured=[{"case": row()["fullname"], "outcome": "failed", "reason": "boom"}])
+GOOD, BAD, OTHER = run(row()), run(row(status="wrong")), row("decode/b1-fa3")
+INVALID = {"allow": "invalid"}
+SIDES = {  # base, head, what is allowed besides, and the reason of the worst case with the exit code
+    "failed in another process": ([GOOD], [GOOD, FAILED], {}, "failed", 1),
+    "a row and a failure": ([GOOD], [run(row(), unmeasured=[{**WRONG, "case": CASE}])], INVALID, "failed", 1),
+    "failed in the baseline": ([run(row(), unmeasured=[WRONG])], [GOOD], {}, "within-threshold", 0),
+    "failed by its test's id": ([GOOD], [OF_ITS_TEST], {}, "failed", 1),
+    "failed and skipped": ([GOOD], [BOTH_ENDS], {}, "failed", 1),
+    "wrong without a partner": ([GOOD, run()], [GOOD, BAD], {"paired": True}, "wrong-answer", 1),
+    "invalid beside others": ([run(row(), OTHER)], [run(row(status="invalid"), OTHER)], INVALID, "beyond-roof", 0),
+    "wrong beside others": ([run(row(), OTHER)], [run(row(status="wrong"), OTHER)], INVALID, "wrong-answer", 1),
+    "wrong in the baseline": ([BAD], [GOOD], {}, "wrong-baseline", 2),
+    "wrong on both sides": ([BAD], [BAD], {}, "wrong-answer", 1),
+    "two rows": ([GOOD], [run(row(), row(us=50.0))], {}, "twice", 2),
+    "unlike within a side": ([GOOD, run(row(instrument="events"))], [GOOD], {}, "instrument", 2),
+    "new and wrong": ([GOOD], [run(row(), row("decode/new-fa3", status="wrong"))], {}, "wrong-answer", 1),
+    "torn": ([GOOD, GOOD], [GOOD, run()], {"paired": True}, "torn", 2),
+    "in neither of a pair": ([GOOD, run()], [GOOD, run()], {"paired": True}, "within-threshold", 0),
+    "in no head": ([GOOD], [run()], {"paired": True}, "vanished", 2),
+}
 
 
-def test_a_failure_under_the_tests_id_is_one_of_the_case_that_was_measured():
-    of_test = {"case": row()["fullname"], "outcome": "failed", "reason": "boom"}
-    judgement = judge([run(row())], [run(unmeasured=[of_test])], rules())
-    assert [(judged.name, judged.reason) for judged in judgement.cases] == [(CASE, "failed")]
+@pytest.mark.parametrize(("base", "head", "held_to", "reason", "code"), SIDES.values(), ids=list(SIDES))
+def test_what_became_of_a_case_decides_before_its_time(base, head, held_to, reason, code):
+    judgement = judge(base, head, rules(**held_to))
+    assert (judgement.cases[0].reason, judgement.exit_code) == (reason, code)
+    if base == head == [BAD]:
+        assert judgement.cases[0].sentence == "made: its answer is wrong in this run, and in the baseline"
+
+
+def test_a_new_case_is_listed_and_is_nobodys_fault():
+    judgement = judge([GOOD], [run(row(), row("decode/new-fa3"))], rules())
+    assert [judged.name for judged in judgement.having(Verdict.NEW)] == ["decode/new-fa3"]
+    assert (judgement.decided, judgement.exit_code) == (1, 0)
 
 
 OTHER_PROCESSES = {
@@ -109,16 +126,6 @@ def test_what_is_wrong_in_one_process_is_worse_whatever_another_has(other, bad, 
         assert (judgement.cases[0].reason, judgement.exit_code) == (reason, 1)
 
 
-def test_a_wrong_answer_without_a_partner_in_its_pair_is_worse():
-    judgement = judge([run(row()), run()], [run(row()), run(row(status="wrong"))], rules(paired=True))
-    assert (judgement.cases[0].reason, judgement.exit_code) == ("wrong-answer", 1)
-
-
-def test_a_case_that_failed_and_was_skipped_in_one_run_has_failed():
-    both = [{"case": CASE, "outcome": outcome, "reason": "x"} for outcome in ("failed", "skipped")]
-    assert judge([run(row())], [run(unmeasured=both)], rules()).cases[0].reason == "failed"
-
-
 @pytest.mark.parametrize(
     ("row_of_head", "reason", "code", "code_allowed"),
     [
@@ -137,28 +144,6 @@ def test_rows_that_cannot_be_believed_are_invalid(row_of_head, reason, code, cod
     """Allowed, nothing is left that was compared."""
     assert verdict(row(), row_of_head) == ("INVALID", reason, code)
     assert verdict(row(), row_of_head, rules(allow="invalid")) == ("INVALID", reason, code_allowed)
-
-
-def test_an_invalid_row_can_be_allowed_beside_others():
-    base, other = [run(row(), row("decode/b1-fa3"))], row("decode/b1-fa3")
-    assert judge(base, [run(row(status="invalid"), other)], rules(allow="invalid")).exit_code == 0
-    assert judge(base, [run(row(status="wrong"), other)], rules(allow="invalid")).exit_code == 1
-
-
-def test_a_wrong_baseline_is_not_this_runs_fault():
-    assert verdict(row(status="wrong"), row()) == ("INVALID", "wrong-baseline", 2)
-
-
-def test_an_answer_that_is_wrong_on_both_sides_is_wrong():
-    wrong = run(row(status="wrong"))
-    judgement = judge([wrong], [wrong], rules())
-    assert (judgement.cases[0].reason, judgement.exit_code) == ("wrong-answer", 1)
-    assert judgement.cases[0].sentence == "made: its answer is wrong in this run, and in the baseline"
-
-
-def test_two_rows_of_one_name_are_invalid():
-    judgement = judge([run(row())], [run(row(), row(us=50.0))], rules())
-    assert (judgement.cases[0].reason, judgement.exit_code) == ("twice", 2)
 
 
 TOGETHER = {field.name: 0 for field in dataclasses.fields(RankTimes)} | {
@@ -206,22 +191,6 @@ def test_another_library_is_compared_unless_asked_not_to():
     assert judge(base, head, rules(same_library=True, allow="library")).exit_code == 0
 
 
-def test_unlike_processes_of_one_side_are_refused_too():
-    judgement = judge([run(row()), run(row(instrument="events"))], [run(row())], rules())
-    assert judgement.cases[0].reason == "instrument"
-
-
-def test_a_new_case_is_listed_and_is_nobodys_fault():
-    judgement = judge([run(row())], [run(row(), row("decode/new-fa3"))], rules())
-    assert [judged.name for judged in judgement.having(Verdict.NEW)] == ["decode/new-fa3"]
-    assert judgement.exit_code == 0
-
-
-def test_a_new_case_with_a_wrong_answer_is():
-    judgement = judge([run(row())], [run(row(), row("decode/new-fa3", status="wrong"))], rules())
-    assert judgement.exit_code == 1
-
-
 @pytest.mark.parametrize("head", [run(), run(row("decode/other-fa3"))])
 def test_nothing_compared_is_never_good(head):
     judgement = judge([run(row())], [head], rules(allow="missing,invalid"))
@@ -244,14 +213,6 @@ def test_tests_that_are_only_in_another_folder_are_said_to_be(come, expected):
     judgement = judge([base], [run(row(), *map(row, come))], rules())
     assert list(words.notes(judgement)) == expected
     assert judgement.exit_code == 2
-
-
-def test_pairs_in_which_one_side_lacks_a_case_are_not_judged():
-    base, head = [run(row()), run(row())], [run(row()), run()]
-    judgement = judge(base, head, rules(paired=True))
-    assert (judgement.cases[0].reason, judgement.exit_code) == ("torn", 2)
-    assert judge([run(row()), run()], [run(row()), run()], rules(paired=True)).exit_code == 0
-    assert judge([run(row())], [run()], rules(paired=True)).cases[0].verdict is Verdict.MISSING
 
 
 def test_unknown_names_to_allow_say_which_are_known():
