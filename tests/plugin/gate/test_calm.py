@@ -49,6 +49,17 @@ def test_a_little_load_widens_the_noise():
     assert verdict(timed(), timed(150.0, contention=little)) == ("AMBIGUOUS", "not-significant", 2)
 
 
+def test_a_load_of_one_side_of_several_processes_widens_the_noise_and_that_of_both_does_not():
+    def detected(*loads):
+        base, head = (
+            [run(timed(100.0 + nth, contention={**QUIET, "taken": load}), source=f"{load}{nth}") for nth in range(5)]
+            for load in loads
+        )
+        return judge(base, head, rules()).cases[0].detectable
+
+    assert detected(0.0, 0.2) > 1.5 * detected(0.2, 0.2) == pytest.approx(1.5 * detected(0.0, 0.0))
+
+
 def test_times_of_a_gpu_do_not_mind_a_busy_host():
     assert verdict(row(), row(us=110.0))[0] == "SLOWER"
     host = {"host_us": 50, "rounds_us": [50.0] * 3, "waits": False, "references_us": [20.0] * 3}

@@ -30,6 +30,7 @@ def test_cases_that_vary_unlike_believe_themselves():
     assert pooled.df < 4
     own = pooled.blended(0.03**2, 4)
     assert own.sd > 0.02
+    assert 2 < noise.pooled(drawn([0.003, 0.006] * 100, 5)).df < 20, "and a little unlike, a little more"
 
 
 def test_few_cases_are_not_pooled():
