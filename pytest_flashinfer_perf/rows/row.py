@@ -152,7 +152,9 @@ class Library:
         "packages that FlashInfer requires, or these in turn, and that are missing or too old: why, by name",
     ] = None
     switches: Annotated[
-        Mapping[str, str] | None, "variables of the environment that were set and that choose FlashInfer's kernels"
+        Mapping[str, str] | None,
+        "variables of the environment that were set and that choose FlashInfer's kernels: "
+        "[these](../pytest_flashinfer_perf/machine/switches.py) alone",
     ] = None
 
 

@@ -237,15 +237,12 @@ def test_a_run_says_which_cases_it_has_twice_and_which_failed():
     assert made.unmeasured[0].written() == {"case": "b", "outcome": "failed", "reason": "wrong\nat 3"}
 
 
-def test_what_grows_with_a_run_is_left_out_of_the_brief_block():
+def test_a_block_is_written_with_what_it_has_and_the_schema_of_this_version():
     shard = ShardOfRun(nth=1, of=2, whole="w", tests=((0, "a"),), count=1, size=2)
     left = Unmeasured(identity=typed().identity, outcome="failed", reason="x")
-    written = Block(unmeasured=(left,), shard=shard).written()
-    assert (written["schema"], "step" in written) == (run_file.SCHEMA, False)
-    short = run_file.brief(written)
-    assert short["shard"] == {"nth": 1, "of": 2, "whole": "w", "count": 1, "size": 2}
-    assert (short["unmeasured_count"], "unmeasured" in short) == (1, False)
-    assert "shard" not in run_file.brief(Block().written())
+    written = Block(schema=1, unmeasured=(left,), shard=shard).written()
+    assert (written["schema"], written["unmeasured"], "step" in written) == (run_file.SCHEMA, [left.written()], False)
+    assert fields.read(Block, written, "f").shard == shard
 
 
 @pytest.mark.parametrize(
