@@ -65,12 +65,9 @@ class Folder(dict):
 class Scaled:
     values: Tensor
     factor: dataclasses.InitVar[int] = 3
-    double: Tensor = dataclasses.field(init=False)
 
     def __post_init__(self, factor):
-        self.double = self.values * 2
-        self.factor = factor
-        self.first = self.values[:1]
+        self.factor, self.first = factor, self.values[:1]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

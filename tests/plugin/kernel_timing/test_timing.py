@@ -1,6 +1,7 @@
 """What an instrument reads, what a trace and a clock pass say, and `measure` outside pytest."""
 
 import statistics
+import time
 import warnings
 
 import pytest
@@ -76,6 +77,13 @@ def test_the_wall_instrument_goes_round_the_calls_on_from_where_the_last_batch_s
     assert [len(Wall().sample(work, count, 1)) for count in (2, 3)] == [2, 3]
     assert made == [0, 1, 2, 3, 4, 0, 1]
     assert (Wall().missing(cpu), Wall().now() <= Wall().now()) == (None, True)
+
+
+@pytest.mark.more
+def test_the_hosts_clock_sees_how_long_a_call_takes():
+    timing = measure(lambda: time.sleep(0.01), measuring={"iters": 3}, device="cpu").timing
+    assert timing.instrument == "wall"
+    assert min(timing.samples) >= 0.01
 
 
 def test_copies_that_are_used_once_leave_the_cache_before_the_first_call(monkeypatch):
