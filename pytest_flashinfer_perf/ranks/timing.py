@@ -112,11 +112,11 @@ class Together:
         return Spans.of(self.ranks.everybodys(self.clock.spans(work, warmup + count, late_s)[warmup:]))
 
     def described(self, work: Work) -> RankTimes:
-        """What the row says; the last rank comes late to a few more calls first."""
+        """What the row says; a few more calls are made first, and as many to which the last rank comes late."""
         late_s = LATE_S if self.ranks.rank == self.ranks.size - 1 else 0.0
         seen = functools.reduce(Spans.__add__, self.timed)
         calls = min(LATE_CALLS, len(seen.longest))
-        beside = self._spans(work, calls) if self.clock.drifts else None
+        beside = self._spans(work, calls)
         late = self._aligned(self._spans(work, calls, late_s=late_s), beside)
         differs = self.proof.violations > 0
         # Where clocks differ there is nothing but its own start that a rank's times can be counted from.
@@ -136,6 +136,7 @@ class Together:
             end_skew_s=raw.end_skew,
             late_s=LATE_S,
             late_figure_s=statistics.median(self.figures(late)),
+            punctual_figure_s=statistics.median(self.figures(self._aligned(beside))),
             arrivals_s=tuple(map(tuple, map(seconds, raw.arrivals))),
             ends_s=tuple(map(tuple, map(seconds, raw.ends))),
             links_gb_per_s={source: rate / 1e9 for source, rate in links.roofs(self.ranks).items()},

@@ -24,7 +24,8 @@ class RankTimes:
 
     `clock_bound_ns` is how far apart the clocks of two ranks may be; null if they are proved to differ. Then samples
     are the maximum over ranks, which contains how late a rank came. `late_figure_s` is the median of calls to which one
-    rank came `late_s` later. `clock_offset_ns` is the most that was taken off the times of a clock that drifts.
+    rank came `late_s` later, and `punctual_figure_s` that of as many right before them. `clock_offset_ns` is the most
+    that was taken off the times of a clock that drifts.
     """
 
     ranks: int
@@ -45,6 +46,7 @@ class RankTimes:
     busbw_gb_per_s: float | None = None
     links_gb_per_s: Mapping[str, float] = field(default_factory=dict)  # their roofs by source
     clock_offset_ns: int = 0
+    punctual_figure_s: float | None = None
 
     def carrying(self, message: float | None, seconds: float) -> RankTimes:
         """With the bandwidth of each link, if the message's bytes and the collective are known."""

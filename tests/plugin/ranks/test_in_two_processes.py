@@ -218,6 +218,8 @@ def test_alone_a_call_is_refused_with_what_to_do():
     ("name", "backend", "change", "sentence"),
     [
         ("moe_a2a_dispatch_combine", "trtllm", {"top_k": 3}, "is compiled for a --top_k of 1, 2, 4,"),
+        ("moe_ep_mega", "sm90-push", {"top_k": 3}, "is compiled for a --top_k of 1, 2, 4, 6, 8, not 3"),
+        ("moe_ep_mega", "sm90-push", {"input_dtype": "float16"}, "takes --input_dtype bfloat16"),
         ("ulysses_all_to_all", "nvlink", {"num_gpus": 3, "num_qo_heads": 6, "hidden_size": 48}, "or 8 GPUs, not 3"),
         ("allreduce_fusion", "vllm", {"num_gpus": 5}, "2, 4, 6 or 8 GPUs, not 5"),
         ("allreduce_fusion", "trtllm-twoshot", {"num_tokens": 2}, "two-shot needs more tokens than the 2 ranks"),
@@ -262,6 +264,7 @@ def test_the_first_call_after_idling_is_not_timed_and_lateness_is_in_no_trace(cl
     for *_, (samples, described, trace), _ in clocked:
         assert [[one.seconds for one in placement] for placement in samples] == [[12e-6] * 5] * 2
         assert described.late_figure_s == pytest.approx(12e-6, abs=1.1e-6), "it has gained once more by then"
+        assert described.punctual_figure_s == 12e-6, "its own offset is taken off"
         assert described.clock_offset_ns >= 3000
         assert max(map(max, described.ends_s)) == 12e-6
         assert trace == 0.0
