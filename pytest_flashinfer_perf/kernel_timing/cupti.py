@@ -47,7 +47,7 @@ class Recorder:
 
 def activities(cupti: Any, records: Iterable[Any]) -> Iterator[Activity]:
     """What ran on the device, of all that was recorded."""
-    kinds, wanted = cupti.ActivityKind, on_device(cupti)
+    kinds, wanted = cupti.ActivityKind, (*on_device(cupti), *between_devices(cupti))
     for one in records:
         if one.kind in wanted:
             is_to_host = one.kind == kinds.MEMCPY and one.copy_kind == cupti.ActivityMemcpyKind.DTOH
@@ -59,6 +59,11 @@ def activities(cupti: Any, records: Iterable[Any]) -> Iterator[Activity]:
 def on_device(cupti: Any) -> tuple[Any, ...]:
     kinds = cupti.ActivityKind
     return kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET
+
+
+def between_devices(cupti: Any) -> tuple[Any, ...]:
+    """Copies from one GPU's memory to another's, which bench_gpu_time does not enable."""
+    return (cupti.ActivityKind.MEMCPY2,)
 
 
 def on_host(cupti: Any) -> tuple[Any, ...]:

@@ -20,6 +20,7 @@ from pytest_flashinfer_perf.kernel_timing.cupti import (
     Activity,
     Trace,
     activities,
+    between_devices,
     copied,
     launched_in,
     on_device,
@@ -74,7 +75,7 @@ class DeviceClock:
         self._cupti: Any = cupti
         self._barrier = _barrier(self.ranks)
         cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), lambda records: self._seen.extend(copied(records)))
-        for kind in (*on_host(cupti), *on_device(cupti)):
+        for kind in (*on_host(cupti), *on_device(cupti), *between_devices(cupti)):
             cupti.activity_enable(kind)
 
     def spans(self, work: Work, count: int, late_s: float) -> list[tuple[int, int]]:

@@ -21,7 +21,7 @@ from pytest_flashinfer_perf.rows.host_time import HostLine
 class FakeCupti:
     """CUPTI as far as it is used: the library that is called through it says what its API calls are."""
 
-    ActivityKind = IntEnum("ActivityKind", "RUNTIME DRIVER CONCURRENT_KERNEL MEMCPY MEMSET")
+    ActivityKind = IntEnum("ActivityKind", "RUNTIME DRIVER CONCURRENT_KERNEL MEMCPY MEMSET MEMCPY2")
     ActivityMemcpyKind = IntEnum("ActivityMemcpyKind", {"DTOH": 2, "DTOD": 8})
     ApiCallbackSite = IntEnum("ApiCallbackSite", {"API_ENTER": 0, "API_EXIT": 1})
     CallbackDomain = IntEnum("CallbackDomain", {"RUNTIME_API": 2, "DRIVER_API": 1})

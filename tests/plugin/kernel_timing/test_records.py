@@ -124,20 +124,20 @@ def test_a_call_has_what_was_launched_from_its_begin_to_its_end(calls, launches)
 
 
 def test_what_ran_on_the_device_has_its_name_and_what_it_copied_to_the_host():
-    kinds = IntEnum("ActivityKind", "RUNTIME DRIVER CONCURRENT_KERNEL MEMCPY MEMSET")
+    kinds = IntEnum("ActivityKind", "RUNTIME DRIVER CONCURRENT_KERNEL MEMCPY MEMSET MEMCPY2")
     copies = IntEnum("ActivityMemcpyKind", {"DTOH": 2, "DTOD": 8})
     times = {"start": 1, "end": 3, "correlation_id": 7, "name": "norm", "bytes": 64}
     made = [*((kind, 0) for kind in kinds if kind != kinds.MEMCPY), *((kinds.MEMCPY, copy) for copy in copies)]
     records = [SimpleNamespace(**times, kind=kind, copy_kind=copy) for kind, copy in made]
     seen = list(activities(SimpleNamespace(ActivityKind=kinds, ActivityMemcpyKind=copies), records))
-    assert [one.name for one in seen] == ["norm", "MEMSET", "MEMCPY", "MEMCPY"]
-    assert [one.to_host for one in seen] == [None, None, 64, None]
+    assert [one.name for one in seen] == ["norm", "MEMSET", "MEMCPY2", "MEMCPY", "MEMCPY"]
+    assert [one.to_host for one in seen] == [None, None, None, 64, None]
     assert {(one.start, one.end, one.correlation_id) for one in seen} == {(1, 3, 7)}
 
 
 # The same records as FlashInfer's own bench_gpu_time meets them, on a CPU whose GPU is a clock.
 
-KINDS = SimpleNamespace(RUNTIME=1, DRIVER=2, CONCURRENT_KERNEL=3, MEMCPY=4, MEMSET=5)
+KINDS = SimpleNamespace(RUNTIME=1, DRIVER=2, CONCURRENT_KERNEL=3, MEMCPY=4, MEMSET=5, MEMCPY2=6)
 
 
 class FakeGpu:
