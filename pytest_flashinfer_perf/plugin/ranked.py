@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.plugin import options
 from pytest_flashinfer_perf.plugin.fixture import Perf
 from pytest_flashinfer_perf.ranks import group
 from pytest_flashinfer_perf.ranks.group import End
+from pytest_flashinfer_perf.session.case_endings import KILLED
 from pytest_flashinfer_perf.session.reports import CaseReport
 from pytest_flashinfer_perf.session.stash import DEVICE, OUTCOME, REPEAT, measures, ranks
 from pytest_flashinfer_perf.session.time_limit import not_counted
@@ -86,9 +87,12 @@ def _is_wrong(carried: CaseReport) -> bool:
     return carried.checked == "wrong" or (carried.row is not None and carried.row.is_wrong)
 
 
-def _cause_first(end: End) -> tuple[bool, float]:
-    """The first that failed made the others fail; those that had to be ended come last."""
-    return end.outcome == "ended", end.at
+def _cause_first(end: End) -> tuple[bool, bool, float]:
+    """The first that failed made the others fail; those that had to be ended come last.
+
+    A process that was killed is the cause whenever it was gone: the others notice before the driver of its GPU is done.
+    """
+    return end.outcome == "ended", end.ended != KILLED, end.at
 
 
 def _show(item: pytest.Item, bad: Sequence[End]) -> None:
