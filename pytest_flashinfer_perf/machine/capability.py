@@ -59,6 +59,7 @@ HARDWARE: dict[str, tuple[str, ...]] = {
     "trtllm-alltoall": ("9.0", "10.0", "10.3", "10.7"),
     "vllm-allreduce": ("8.0+",),
     "ulysses-nvlink": ("8.0+",),
+    "moe-ep-sm90-push": ("9.0",),
     "nccl": ("7.5+",),
     "symm_mem-oneshot": ("8.0+",),
     "symm_mem-twoshot": ("8.0+",),
