@@ -1,7 +1,7 @@
-"""Calls of two processes: NCCL's sum in place, torch's one-shot, and four of which three end badly.
+"""Calls of two processes: NCCL's sum in place, torch's one-shot, a copy, and four of which three end badly.
 
 how="--import-mode=importlib --perf-no-multicast"
-pytest benchmarks/ranks_kernels.py $how -k 'alone or one_shot' --benchmark-json=RUN.json
+pytest benchmarks/ranks_kernels.py $how -k 'alone or one_shot or copy' --benchmark-json=RUN.json
 pytest benchmarks/ranks_kernels.py $how -k ends --perf-timeout=20
 pytest benchmarks/ranks_cases.txt --perf-no-multicast --benchmark-json=CASES.json
 python benchmarks/ranks_table.py RUN.json CASES.json
@@ -49,6 +49,14 @@ def test_one_shot_of_symmetric_memory(perf: Perf) -> None:
     held.copy_(drawn(perf, KB128))
     name, one_shot = dist.group.WORLD.group_name, torch.ops.symm_mem.one_shot_all_reduce
     perf.time(lambda: one_shot(held, "sum", name), bytes=held.nbytes, reference=summed(perf, held))
+
+
+def test_copy_from_the_next_rank(perf: Perf) -> None:
+    shared, handle = perf.ranks.shared(MB67, torch.bfloat16)
+    shared.copy_(drawn(perf, MB67))
+    everybodys = perf.ranks.all(shared)
+    theirs, own = handle.get_buffer(1 - perf.ranks.rank, MB67, torch.bfloat16), torch.empty_like(shared)
+    perf.time(lambda: own.copy_(theirs), bytes=own.nbytes, reference=everybodys[1 - perf.ranks.rank])
 
 
 def all_reduced(x: torch.Tensor) -> torch.Tensor:
