@@ -26,8 +26,8 @@ def test_my_matmul(perf):
 CPU = ("--perf-device=cpu", "--perf-iters=10")
 
 
-# A CPU with neighbours may well be slower the second time; what counts is that it is judged.
-VERDICT = (0, 1)
+# A CPU with neighbours may well be slower the second time, or too busy to be judged; what counts is that it says so.
+VERDICT = (0, 1, 2)
 
 
 def step(title: str, command: Sequence[object], folder: Path, accepted: Sequence[int] = (0,)) -> str:
