@@ -1,7 +1,7 @@
 """How often the gate is wrong about functions that have two speeds: python tests/acceptance/two_speeds.py
 
 As a product of matrices on two cores, which took half as long again in 3 of 22 processes. A run has two such cases by
-the host's clock, and processes differ by a few per cent besides. No GPU, five minutes on one core.
+the host's clock, and processes differ by a few per cent besides. No GPU, eight minutes on one core.
 """
 
 import argparse

@@ -139,6 +139,27 @@ def test_a_process_on_the_same_core_is_seen():
     assert "of the time of 1 core was not this process's" in seen.sentence
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts it")
+def test_the_counters_of_linux_are_read_of_the_cores_that_may_be_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1})
+    monkeypatch.setattr(load, "STATISTICS", tmp_path / "stat")
+    monkeypatch.setattr(load, "PRESSURES", (tmp_path / "none", tmp_path / "pressure"))
+    monkeypatch.setattr(load, "TASKS", tmp_path / "tasks")
+    task = tmp_path / "tasks" / "7"
+    task.mkdir(parents=True)
+    (task / "schedstat").write_text("5 2000000000 1\n")
+    (task / "stat").write_text("7 (a) b) R 1 1\n")
+    (tmp_path / "pressure").write_text("some avg10=0.00 total=1500000\nfull avg10=0.00 total=0\n")
+    assert (load.read().used, load.read().stalled) == (None, 1.5), "of a system that does not count cores"
+    ticks = os.sysconf("SC_CLK_TCK")
+    counts = [3 * ticks, 0, 2 * ticks, 100 * ticks, 0, 0, 0, ticks, 0, 0]
+    (tmp_path / "stat").write_text(f"cpu0 {'9 ' * 10}\ncpu1 {' '.join(map(str, counts))}\nprocs_running 4\n")
+    seen = load.read()
+    assert (seen.cores, seen.waited, seen.stolen) == (1, {"7": 2.0}, 1.0)
+    assert seen.used == 6.0, "what is not idle, the hypervisor included"
+    assert seen.others is None if os.cpu_count() != 1 else seen.others == 3
+
+
 def test_a_system_without_counters_says_that_it_does_not_know(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(load.time, "perf_counter", itertools.count().__next__)
