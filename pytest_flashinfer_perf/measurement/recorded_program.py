@@ -50,11 +50,9 @@ class ProgramCall:
     planted: float = 0.0
     failure: str = ""
 
-    def measured(self, device: Device, checking: Checking) -> Measurement:
-        if self.timing is None:
-            raise ProgramError(f"line {self.line}: {self.failure}")
+    def measured(self, timing: Timing, device: Device, checking: Checking) -> Measurement:
         return Measurement(
-            timing=self.timing,
+            timing=timing,
             device=device,
             flops_dtype=self.flops_dtype,
             checking=checking,

@@ -101,20 +101,14 @@ def give_clocks(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.benchmark(**options), append=False)
 
 
-def keep_asked(session: pytest.Session, items: list[pytest.Item]) -> None:
-    """Deselect what Python files have besides the cases of `--perf-case`; raise if no test has one of these.
-
-    Testlists, recordings and data sets name their own cases, and a rank is told its test.
-    """
-    asked = {(case.routine.name, case.id): case for case in cases.asked_for(session.config.stash[SETTINGS])}
-    of_items = {item: (case.routine.name, case.id) for item in items if (case := case_of(item)) is not None}
-    lacking = [case for name, case in asked.items() if name not in of_items.values()]
+def verify_asked(session: pytest.Session, items: Sequence[pytest.Item]) -> None:
+    """Raise if no test has a case of `--perf-case`; a rank is told which one of them it has."""
+    names = {(case.routine.name, case.id) for item in items if (case := case_of(item)) is not None}
+    asked = cases.asked_for(session.config.stash[SETTINGS])
+    lacking = [case for case in asked if (case.routine.name, case.id) not in names]
     if lacking and not session.testsfailed and not is_rank():  # what fails to be collected may have it
         named = f"--perf-case: no test that is named has the case {lacking[0].identity.case}"
         raise pytest.UsageError(f"{named}: mark one by perf_cases({lacking[0].routine.name!r}), or name no file")
-    others = [item for item in items if item.getparent(pytest.Module) and of_items.get(item) not in asked]
-    items[:] = [item for item in items if item not in others]
-    session.config.hook.pytest_deselected(items=others)
 
 
 def deselect_empty(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -191,7 +191,7 @@ def _complete(session: pytest.Session, config: pytest.Config, items: list[pytest
         from pytest_flashinfer_perf.plugin import collection
         from pytest_flashinfer_perf.plugin.items import WithoutCase
 
-        collection.keep_asked(session, items)
+        collection.verify_asked(session, items)
         items.extend(session.genitems(WithoutCase.from_parent(session, name="--perf-case", nodeid="--perf-case")))
     if config.getoption("perf_only"):
         named_files.keep_only(config, items)

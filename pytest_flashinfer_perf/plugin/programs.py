@@ -80,10 +80,9 @@ class ProgramFile(pytest.File):
         again = flags.join(["pytest", "--perf-record", str(self.path)])
 
         def evaluate(_once: bool, device: Device) -> tuple[Measurement, Callable[[Row], Row], Mapping[str, Any]]:
-            try:
-                measured = call.measured(device, self.config.stash[SETTINGS].checking)
-            except ProgramError as error:
-                pytest.fail(str(error), pytrace=False)
+            if call.timing is None:
+                pytest.fail(f"line {call.line}: {call.failure}", pytrace=False)
+            measured = call.measured(call.timing, device, self.config.stash[SETTINGS].checking)
             return measured, lambda row: row, {"line": call.line}
 
         def recorded(perf: Perf) -> None:

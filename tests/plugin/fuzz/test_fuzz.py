@@ -41,10 +41,10 @@ def child():
 
 
 @pytest.fixture(autouse=True)
-def two_hundred_examples_the_same_each_time():
+def few_examples_the_same_each_time():
     profiles.register()
     perf = hypothesis_settings.get_profile("perf")
-    hypothesis_settings.register_profile("acceptance", perf, derandomize=True, database=None)
+    hypothesis_settings.register_profile("acceptance", perf, derandomize=True, database=None, max_examples=80)
     hypothesis_settings.load_profile("acceptance")
     yield
     hypothesis_settings.load_profile("no deadline")
@@ -109,7 +109,7 @@ def test_a_search_can_be_held_to_some_shapes_and_counts_what_it_drew(child, cpu,
     search = hunt(planted_backends.invalid, child, cpu, tmp_path, Fuzzing(flags=flags))
     assert search.run()
     report = search.report({}, {})
-    assert report["checked"] >= 180
+    assert report["checked"] >= 70
     assert set(report["drawn"]["n"]) == {"16", "32"}
     assert set(report["drawn"]["k"]) == {"32", "64"}
     assert sum(report["drawn"]["m"].values()) == report["checked"] == report["launched"]

@@ -50,11 +50,10 @@ def test_the_simplest_is_the_smallest(name):
 
 
 def test_edges_of_tiles_groups_of_five_and_what_is_no_multiple_are_likely():
-    m = [params.m for params in drawn("mm_bf16", 300)]
-    assert sum(value in (1, 15, 16, 17, 63, 64, 65, 127, 128, 129) for value in m) > 20
-    k = [params.k for params in drawn("mm_bf16", 300)]
-    assert 50 < sum(value % 16 == 0 for value in k) < 250
-    decode = drawn("BatchDecodeWithPagedKVCacheWrapper", 300)
+    seen = drawn("mm_bf16", 150)
+    assert sum(params.m in (1, 15, 16, 17, 63, 64, 65, 127, 128, 129) for params in seen) > 10
+    assert 25 < sum(params.k % 16 == 0 for params in seen) < 125
+    decode = drawn("BatchDecodeWithPagedKVCacheWrapper", 150)
     assert any(params.group == 5 for params in decode)
     assert any(params.s_kv % params.page_size == 1 for params in decode)
     assert any(params.empty_first for params in drawn("BatchPrefillWithRaggedKVCacheWrapper"))

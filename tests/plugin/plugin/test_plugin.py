@@ -1,15 +1,15 @@
 """The plugin beside pytest-benchmark, xdist and other people's tests: what `perf` is, and what it leaves alone."""
 
-import json
 import shlex
 import sys
-import time
 
 import pytest
 import torch
-from decode_cases import QUICK, rows
+from decode_cases import QUICK, TEST
 
 from pytest_flashinfer_perf.session import progress
+
+OWN = "import torch\ndef test_own(perf): perf.time(torch.neg, torch.ones(8))\n"
 
 
 @pytest.mark.parametrize(
@@ -21,121 +21,107 @@ from pytest_flashinfer_perf.session import progress
         ("--dist=load", {"passed": 2}, 1),  # without workers: pytest-benchmark would be off
     ],
 )
-def test_options_of_pytest_benchmark_and_xdist_keep_working(pytester, option, outcome, recorded):
-    pytester.makepyfile(
-        """
-        import torch
-        def test_own(perf): perf.time(torch.neg, torch.ones(8))
-        def test_plain(): pass
-        """
-    )
-    result = pytester.runpytest(*QUICK, option, "--benchmark-json=run.json", "-W", "ignore")
-    result.assert_outcomes(**outcome)
-    written = pytester.path / "run.json"
-    assert (len(rows(pytester)) if written.exists() and written.stat().st_size else 0) == recorded
+def test_options_of_pytest_benchmark_and_xdist_keep_working(session, option, outcome, recorded):
+    done = session(option, test_own=f"{OWN}def test_plain(): pass")
+    assert (done.outcomes, len(done.rows)) == (outcome, recorded)
 
 
-def test_a_row_that_pytest_benchmark_would_lose_fails_its_test(suite, monkeypatch):
+def test_a_row_that_pytest_benchmark_would_lose_fails_its_test(session, monkeypatch):
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
-    done = suite.runpytest(*QUICK, "--perf-backends=torch", "-W", "ignore")
-    done.assert_outcomes(failed=2)
-    done.stdout.fnmatch_lines(["*pytest-benchmark is off and would lose this row: unset PYTEST_XDIST_WORKER, *"])
+    done = session(test_own=OWN)
+    assert done.outcomes == {"failed": 1}
+    done.says("*pytest-benchmark is off and would lose this row: unset PYTEST_XDIST_WORKER, *")
 
 
-def test_without_pytest_benchmark_there_are_no_rows_and_it_is_said(suite):
-    done = suite.runpytest(*QUICK, "--perf-backends=torch", "-p", "no:benchmark")
+def test_without_pytest_benchmark_there_are_no_rows_and_it_is_said(pytester):
+    pytester.makepyfile(OWN)
+    done = pytester.runpytest(*QUICK, "-p", "no:benchmark")
     assert done.ret != 0
     done.stderr.fnmatch_lines(["ERROR: rows are pytest-benchmark's: leave out -p no:benchmark"])
 
 
-def test_saving_comparing_and_histograms_keep_working(suite):
-    first = suite.runpytest(*QUICK, "--perf-backends=torch", "--benchmark-autosave", "--benchmark-storage=file://store")
-    first.assert_outcomes(passed=2)
-    again = suite.runpytest(*QUICK, "--perf-backends=torch", "--benchmark-compare", "--benchmark-storage=file://store")
-    again.assert_outcomes(passed=2)
-    again.stderr.fnmatch_lines(["*Comparing against benchmarks from: *"])
-    assert "machine_info is different" not in again.stdout.str() + again.stderr.str()
-    saved = str(next((suite.path / "store").rglob("*.json")))
-    compared = suite.run(sys.executable, "-m", "pytest_benchmark", "compare", saved)
+def test_saving_comparing_and_histograms_keep_working(session, pytester):
+    stored = ("--perf-backends=torch", "--benchmark-storage=file://store")
+    assert session(*stored, "--benchmark-autosave", test_decode=TEST).outcomes == {"passed": 2}
+    again = session(*stored, "--benchmark-compare")
+    again.complains("*Comparing against benchmarks from: *")
+    assert "machine_info is different" not in again.out + again.err
+    saved = str(next((pytester.path / "store").rglob("*.json")))
+    compared = pytester.run(sys.executable, "-m", "pytest_benchmark", "compare", saved)
     assert compared.ret == 0
     compared.stdout.fnmatch_lines(["*test_decode[[]b2-s16-h4-kv2-d16-p4-torch]*"])
 
 
 @pytest.mark.parametrize("of_project", [False, True])
-def test_the_machine_is_described_once_and_before_cases_run(pytester, monkeypatch, of_project):
+def test_the_machine_is_described_once_and_before_cases_run(session, monkeypatch, of_project):
     """py-cpuinfo waits for a process of its own, 1.1 s on one machine: while cases are collected, not at the end."""
     events = []
 
     def described():
-        time.sleep(0.05)
         events.append("described")
         return {"brand_raw": "a CPU", "hz_actual": [1, 0]}
 
     monkeypatch.setattr("cpuinfo.get_cpu_info", described)
     monkeypatch.setattr(torch, "flashinfer_perf_events", events, raising=False)
     hook = "def pytest_benchmark_generate_machine_info(): return {'cpu': {'brand_raw': 'known'}}"
-    pytester.makeconftest(hook if of_project else "")
-    pytester.makepyfile(
-        """
-        import torch
-        def test_own(perf):
-            torch.flashinfer_perf_events.append("case")
-            perf.time(torch.neg, torch.ones(8))
-        """
-    )
-    pytester.runpytest(*QUICK, "--perf-device=cpu", "--benchmark-json=run.json").assert_outcomes(passed=1)
-    cpu = json.loads((pytester.path / "run.json").read_text())["machine_info"]["cpu"]
+    case = OWN.replace("perf.time", "torch.flashinfer_perf_events.append('case'); perf.time")
+    cpu = session(conftest=hook if of_project else "", test_own=case).document["machine_info"]["cpu"]
     expected = (["case"], {"brand_raw": "known"}) if of_project else (["described", "case"], {"brand_raw": "a CPU"})
     assert (events, cpu) == expected
 
 
-def test_a_plain_benchmark_beside_ours_is_left_alone(pytester):
-    pytester.makepyfile(
-        """
-        def test_plain(benchmark): assert benchmark.pedantic(lambda: 7, rounds=3) == 7
-        """
-    )
-    result = pytester.runpytest("--benchmark-json=run.json")
-    result.assert_outcomes(passed=1)
-    whole = json.loads((pytester.path / "run.json").read_text())
-    assert "flashinfer_perf" not in whole
-    assert "torch" not in whole["machine_info"]
-    assert whole["benchmarks"][0]["options"]["timer"] == "perf_counter"
-    assert "= flashinfer-perf =" not in result.stdout.str()
+def test_a_plain_benchmark_beside_ours_is_left_alone(session):
+    plain = "def test_plain(benchmark): assert benchmark.pedantic(lambda: 7, rounds=3) == 7"
+    done = session(quick=False, test_plain=plain)
+    assert done.outcomes == {"passed": 1}
+    assert "flashinfer_perf" not in done.document
+    assert "torch" not in done.document["machine_info"]
+    assert done["test_plain"]["options"]["timer"] == "perf_counter"
+    assert "= flashinfer-perf =" not in done.out
 
 
-def test_a_fixture_measures_once_per_test(pytester):
-    pytester.makepyfile(
-        """
-        import torch
-        def test_twice(perf):
-            perf.time(torch.neg, torch.ones(8))
-            perf.time(torch.neg, torch.ones(8))
-        """
-    )
-    result = pytester.runpytest(*QUICK)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*perf records one row per test: parametrize the test to measure more*"])
+MISUSED = """
+import pytest, torch
+
+def test_twice(perf):
+    perf.time(torch.neg, torch.ones(8))
+    perf.time(torch.neg, torch.ones(8))
+
+def test_dynamic(request): request.getfixturevalue("perf")
+def test_both(perf, benchmark): benchmark(lambda: 1)
+def test_argument(perf): perf.time(torch.neg, torch.ones(8))
+"""
+
+
+def test_a_test_asks_for_perf_as_an_argument_and_measures_once_with_it_alone(session):
+    done = session(test_own=MISUSED)
+    assert done.outcomes == {"failed": 3, "passed": 1}
+    for said in (
+        "*perf records one row per test: parametrize the test to measure more*",
+        "*perf must be an argument of the test itself*",
+        "*records through perf(...) or perf.time(...), not benchmark(...)*",
+    ):
+        done.says(said)
+    alone = session("-k", "dynamic")
+    assert alone.outcomes == {"failed": 1, "deselected": 3}
 
 
 @pytest.mark.parametrize("option", ["-v", "--benchmark-disable", "--perf-refcheck=only", "--perf-fuzz"])
-def test_a_test_that_measures_nothing_is_no_test_that_has_passed(pytester, option):
+def test_a_test_that_measures_nothing_is_no_test_that_has_passed(session, option):
     """Where it says why not, that counts."""
-    pytester.makepyfile(
-        """
+    done = session(
+        option,
+        test_own="""
         import pytest
         def test_forgets(perf): pass
         def test_skips(perf): pytest.skip("not here")
         def test_wants(perf): pytest.importorskip("no_such_module")
         @pytest.mark.xfail(strict=True)
         def test_known(perf): pass
-        """
+        """,
     )
-    result = pytester.runpytest(*QUICK, option, "-W", "error")
-    result.assert_outcomes(failed=1, skipped=2, xfailed=1)
-    result.stdout.fnmatch_lines(
-        ["nothing was measured: call perf(case) or perf.time(...), or pytest.skip(reason), or *"]
-    )
+    assert done.outcomes == {"failed": 1, "skipped": 2, "xfailed": 1}
+    done.says("nothing was measured: call perf(case) or perf.time(...), or pytest.skip(reason), or *")
 
 
 NOT_OURS = """
@@ -168,94 +154,40 @@ def pytest_configure(config):
 
 
 @pytest.mark.parametrize("conftest", ["", ACTIVE])
-def test_somebody_elses_perf_is_left_alone(pytester, conftest):
+def test_somebody_elses_perf_is_left_alone(session, conftest):
     """Who defines it decides, not its name: nothing is measured, and no device is looked for."""
-    pytester.makeconftest(conftest)
-    pytester.makepyfile(NOT_OURS)
-    done = pytester.runpytest(*QUICK, "--perf-device=cuda:7", "--benchmark-json=run.json")
-    done.assert_outcomes(passed=4)
-    assert "flashinfer-perf ====" not in done.stdout.str()
-    assert "flashinfer_perf" not in json.loads((pytester.path / "run.json").read_text())
+    done = session("--perf-device=cuda:7", conftest=conftest, test_perf=NOT_OURS)
+    assert done.outcomes == {"passed": 4}
+    assert "flashinfer-perf ====" not in done.out
+    assert "flashinfer_perf" not in done.document
 
 
-def test_somebody_elses_perf_does_not_import_torch(pytester):
-    pytester.makepyfile(NOT_OURS + "\ndef test_torch(): assert 'torch' not in sys.modules\n")
-    pytester.runpytest_subprocess(*QUICK, "-p", "no:hypothesispytest").assert_outcomes(passed=5)
+def test_somebody_elses_perf_does_not_import_torch(session, monkeypatch):
+    monkeypatch.delenv("PYTEST_PLUGINS")  # the script of times needs it
+    program = NOT_OURS + "\ndef test_torch(): assert 'torch' not in sys.modules\n"
+    assert session(process=True, test_perf=program).outcomes == {"passed": 5}
 
 
-def test_a_fixture_that_is_made_of_ours_measures(pytester):
-    pytester.makepyfile(
-        """
-        import pytest, torch
-
-        @pytest.fixture
-        def perf(perf): return lambda fn: perf.time(fn, torch.ones(8))
-
-        def test_own(perf): perf(torch.neg)
-        """
-    )
-    pytester.runpytest(*QUICK, "--benchmark-json=run.json").assert_outcomes(passed=1)
-    assert [row["name"] for row in rows(pytester)] == ["test_own"]
+def test_a_fixture_that_is_made_of_ours_measures(session):
+    of_ours = "import pytest\n@pytest.fixture\ndef perf(perf): return lambda fn: perf.time(fn, torch.ones(8))\n"
+    done = session(test_own=f"{of_ours}{OWN.replace('perf.time(torch.neg, torch.ones(8))', 'perf(torch.neg)')}")
+    assert (done.outcomes, list(done.rows)) == ({"passed": 1}, ["test_own"])
 
 
-def test_perf_is_asked_for_as_an_argument(pytester):
-    pytester.makepyfile(
-        """
-        import torch
-        def test_dynamic(request): request.getfixturevalue("perf")
-        def test_argument(perf): perf.time(torch.neg, torch.ones(8))
-        """
-    )
-    alone = pytester.runpytest(*QUICK, "-W", "ignore", "-k", "dynamic")
-    alone.assert_outcomes(failed=1, deselected=1)
-    result = pytester.runpytest(*QUICK, "-W", "ignore")
-    result.assert_outcomes(failed=1, passed=1)
-    result.stdout.fnmatch_lines(["*perf must be an argument of the test itself*"])
+CAUSAL = """
+import pytest, sys
+
+SHAPE = "--page_size 4 --batch_size 1 --num_qo_heads 2 --num_kv_heads 1 --head_dim_qk 16 --causal --s_qo 3"
+
+@pytest.mark.perf_cases("BatchPrefillWithPagedKVCacheWrapper", f"{SHAPE} --s_kv 5", f"{SHAPE} --s_kv 3")
+def test_it(perf, case):
+    perf(case)
+    assert not {"torch._dynamo", "flashinfer", "hypothesis"} & set(sys.modules)
+"""
 
 
-def test_benchmark_is_not_called_beside_perf(pytester):
-    pytester.makepyfile("def test_both(perf, benchmark): benchmark(lambda: 1)")
-    result = pytester.runpytest(*QUICK)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*records through perf(...) or perf.time(...), not benchmark(...)*"])
-
-
-def test_a_causal_case_on_a_cpu_does_not_pay_for_torchs_compiler_nor_for_hypothesis(pytester):
-    pytester.makeconftest("""
-        import sys
-
-        def pytest_unconfigure():
-            assert "torch" in sys.modules
-            assert not {"torch._dynamo", "flashinfer", "hypothesis"} & set(sys.modules)
-    """)
-    pytester.makepyfile("""
-        import pytest
-
-        SHAPE = "--page_size 4 --batch_size 1 --num_qo_heads 2 --num_kv_heads 1 --head_dim_qk 16 --causal --s_qo 3"
-
-        @pytest.mark.perf_cases("BatchPrefillWithPagedKVCacheWrapper", f"{SHAPE} --s_kv 5", f"{SHAPE} --s_kv 3")
-        def test_it(perf, case):
-            perf(case)
-    """)
-    done = pytester.runpytest_subprocess("--perf-device=cpu", "--perf-iters=1", "--perf-backends=torch")
-    done.assert_outcomes(passed=2)
-    assert "Error" not in done.stderr.str()
-
-
-def test_an_unrelated_project_does_not_pay_for_the_plugin(pytester):
-    pytester.makeconftest(
-        """
-        import sys
-
-        def pytest_unconfigure():
-            assert not {"torch", "flashinfer", "hypothesis.strategies"} & set(sys.modules)
-        """
-    )
-    pytester.makepyfile("def test_one(): pass")
-    for arguments in (["--collect-only"], []):
-        result = pytester.runpytest_subprocess("-p", "no:hypothesispytest", *arguments)
-        assert result.ret == 0
-        assert "Error" not in result.stderr.str()
+def test_a_causal_case_on_a_cpu_does_not_pay_for_torchs_compiler_nor_for_hypothesis(session):
+    assert session("--perf-backends=torch", process=True, test_causal=CAUSAL).outcomes == {"passed": 2}
 
 
 BELOW = """
@@ -286,19 +218,13 @@ def test_run_it_again_works_from_where_pytest_was_started(pytester, monkeypatch,
 
 
 @pytest.mark.parametrize(("options", "told"), [((), True), (("-n1",), True), (("-v",), False), (("-q",), False)])
-def test_a_long_run_says_which_case_begins_and_how_long_the_rest_may_take(pytester, monkeypatch, options, told):
+def test_a_long_run_says_which_case_begins_and_how_long_the_rest_may_take(session, monkeypatch, options, told):
     monkeypatch.setattr(progress, "EACH_S", 0)
-    pytester.makepyfile("""
-        import pytest, torch
-
-        @pytest.mark.parametrize("n", [1, 2, 3])
-        def test_own(perf, n): perf.time(torch.neg, torch.ones(n))
-    """)
-    done = pytester.runpytest(*QUICK, *options)
-    done.assert_outcomes(passed=3)
-    lines = [line for line in done.outlines if line.startswith("case ")]
-    name = "test_a_long_run_says_which_case_begins_and_how_long_the_rest_may_take.py::test_own"
-    expected = [f"case {n} of 3, less than a minute left: {name}[{n}]" for n in (2, 3)]
+    each = "import pytest\n@pytest.mark.parametrize('n', [1, 2, 3])\n"
+    done = session(*options, test_own=each + "def test_own(perf, n): perf.time(int, n)")
+    assert done.outcomes["passed"] == 3
+    lines = [line for line in done.out.splitlines() if line.startswith("case ")]
+    expected = [f"case {n} of 3, less than a minute left: test_own.py::test_own[{n}]" for n in (2, 3)]
     assert lines == (expected if told else [])
 
 
@@ -311,9 +237,8 @@ def pytest_terminal_summary(terminalreporter):
 
 
 @pytest.mark.parametrize("colour", ["yes", "no"])
-def test_verdicts_and_statuses_have_a_colour_where_pytest_has_any(pytester, colour):
-    pytester.makeconftest(TOLD)
-    shown = pytester.runpytest(f"--color={colour}").stdout.str()
+def test_verdicts_and_statuses_have_a_colour_where_pytest_has_any(session, colour):
+    shown = session(f"--color={colour}", "-W", "ignore", quick=False, conftest=TOLD).out
     lines = [
         "  fa2  21.6 us  {y}noisy{0}",
         "1 {r}SLOWER{0}, 2 {g}FASTER{0}: see test_noisy",
@@ -325,11 +250,6 @@ def test_verdicts_and_statuses_have_a_colour_where_pytest_has_any(pytester, colo
     assert "\n".join(line.format("\x1b[0m" if colour == "yes" else "", **codes) for line in lines) in shown
 
 
-BOTH = """
-import torch
-def test_own(perf): perf.time(torch.neg, torch.ones(8))
-def test_plain(benchmark): benchmark.pedantic(len, args=[[]])
-"""
 ITS, OURS = "Name (time in", "= flashinfer-perf ="
 
 
@@ -343,9 +263,7 @@ ITS, OURS = "Name (time in", "= flashinfer-perf ="
         (["--benchmark-quiet"], [OURS]),
     ],
 )
-def test_our_table_is_the_last_and_alone_where_all_rows_are_ours(pytester, options, tables):
-    pytester.makepyfile(BOTH)
-    quick = [option for option in QUICK if option != "--benchmark-quiet"]
-    done = pytester.runpytest(*quick, *options)
-    done.assert_outcomes(passed=1 if "-k" in options else 2, deselected=1 if "-k" in options else 0)
-    assert [table for line in done.outlines for table in (ITS, OURS) if table in line] == tables
+def test_our_table_is_the_last_and_alone_where_all_rows_are_ours(session, options, tables):
+    done = session(*options, test_both=f"{OWN}def test_plain(benchmark): benchmark.pedantic(len, args=[[]])\n")
+    assert done.outcomes == ({"passed": 1, "deselected": 1} if "-k" in options else {"passed": 2})
+    assert [table for line in done.out.splitlines() for table in (ITS, OURS) if table in line] == tables

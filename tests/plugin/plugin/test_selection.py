@@ -5,7 +5,7 @@ import re
 import shlex
 
 import pytest
-from decode_cases import DECODE, QUICK, TEST, TINY, rows
+from decode_cases import DECODE, QUICK, TINY, rows
 
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
@@ -278,12 +278,6 @@ def test_a_case_needs_no_test_file(pytester):
 
 OWN = "import torch\ndef test_own(perf): perf.time(torch.neg, torch.ones(8))\ndef test_plain(): pass\n"
 ASKED = f"--perf-case=--routine {DECODE} {TINY} --s_kv 32 --backends torch"
-
-
-def test_a_case_is_measured_alone_wherever_tests_have_it(session):
-    done = session(".", ASKED, test_own=OWN, test_decode=TEST)
-    assert done.outcomes == {"passed": 1, "deselected": 2}
-    assert [row["extra_info"]["case"] for row in done.rows.values()] == [f"{DECODE}/b2-s32-h4-kv2-d16-p4-torch"]
 
 
 @pytest.mark.parametrize("in_ini", [False, True])

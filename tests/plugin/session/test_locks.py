@@ -4,10 +4,6 @@ import fcntl
 import os
 import subprocess
 import sys
-import tempfile
-import threading
-import time
-from pathlib import Path
 
 import pytest
 
@@ -15,53 +11,62 @@ from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.session import gpu_lock, setup
 
 
-@pytest.fixture
-def taken(tmp_path, monkeypatch):
-    """A lock that somebody else has; called, they let go of it."""
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Where this test's locks are."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    opened = []
-
-    def take(name):
-        opened.append((tmp_path / f"flashinfer-perf-{name}.lock").open("w"))
-        fcntl.flock(opened[0], fcntl.LOCK_EX)
-        return opened[0].close
-
-    yield take
-    opened[0].close()
+    return tmp_path
 
 
-def test_a_session_waits_for_its_gpu_and_says_so(pytester, taken, monkeypatch, hopper):
-    config, let_go, said = pytester.parseconfigure(), taken("GPU-0"), []
-    terminal = config.pluginmanager.get_plugin("terminalreporter")
-    monkeypatch.setattr(terminal, "write_line", lambda line: (said.append(line), let_go()))
+@pytest.fixture
+def taken(folder, monkeypatch):
+    """A lock that somebody else has; they let go of it when this process begins to wait for it."""
+    take, waited = fcntl.flock, []
+
+    def flock(descriptor, how):
+        if how == fcntl.LOCK_EX:
+            waited.append(descriptor)
+            holder.close()
+        take(descriptor, how)
+
+    def held(name):
+        nonlocal holder
+        holder = (folder / f"flashinfer-perf-{name}.lock").open("w")
+        take(holder, fcntl.LOCK_EX)
+        monkeypatch.setattr("fcntl.flock", flock)
+        return waited
+
+    holder = None
+    yield held
+    holder.close()
+
+
+def test_a_session_waits_for_its_gpu_and_says_so(pytester, taken, folder, monkeypatch, hopper):
+    config, waited, said = pytester.parseconfigure(), taken("GPU-0"), []
+    monkeypatch.setattr(config.pluginmanager.get_plugin("terminalreporter"), "write_line", said.append)
     setup.be_alone(config, hopper)
-    assert said == [f"waiting for NVIDIA H200: another run holds {tempfile.gettempdir()}/flashinfer-perf-GPU-0.lock"]
-    with (Path(tempfile.gettempdir()) / "flashinfer-perf-GPU-0.lock").open() as another, pytest.raises(BlockingIOError):
+    assert said == [f"waiting for NVIDIA H200: another run holds {folder}/flashinfer-perf-GPU-0.lock"]
+    assert len(waited) == 1
+    with (folder / "flashinfer-perf-GPU-0.lock").open() as another, pytest.raises(BlockingIOError):
         fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_workers_of_a_cpu_take_turns_unless_told(pytester, taken, cpu):
-    config, let_go = pytester.parseconfigure(), taken("cpu")
+@pytest.mark.parametrize(("device", "waits"), [("cpu:any", 0), ("auto", 1)])
+def test_workers_of_a_cpu_take_turns_unless_told(pytester, taken, cpu, device, waits):
+    config, waited = pytester.parseconfigure(), taken("cpu")
     config.workerinput = {}
-    with setup.turn(config, Settings(device="cpu:any"), cpu):
-        pass
-    released = threading.Timer(0.2, let_go)
-    released.start()
-    since = time.monotonic()
-    with setup.turn(config, Settings(device="auto"), cpu):
-        assert time.monotonic() - since > 0.15
+    with setup.turn(config, Settings(device=device), cpu):
+        assert len(waited) == waits
 
 
-def test_every_user_of_a_machine_can_wait_for_its_lock(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def test_every_user_of_a_machine_can_wait_for_its_lock(folder):
     usual = os.umask(0o077)
     with gpu_lock.alone_on("GPU-0", print):
         os.umask(usual)
-    assert (tmp_path / "flashinfer-perf-GPU-0.lock").stat().st_mode & 0o777 == 0o644
+    assert (folder / "flashinfer-perf-GPU-0.lock").stat().st_mode & 0o777 == 0o644
 
 
-def test_what_a_process_starts_measures_under_its_lock(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def test_what_a_process_starts_measures_under_its_lock():
     program = "from pytest_flashinfer_perf.session.gpu_lock import alone_on\nwith alone_on('GPU-0', print): print('in')"
     with gpu_lock.alone_on("GPU-0", print):
         child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

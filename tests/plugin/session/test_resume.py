@@ -1,6 +1,5 @@
 """The journal, and what a run that was killed has left for the next one."""
 
-import json
 import os
 import random
 import signal
@@ -16,7 +15,7 @@ from pytest_flashinfer_perf.rows.row import Identity
 from pytest_flashinfer_perf.session import journal, reports
 from pytest_flashinfer_perf.session.journal import Journal, JournalError, Started, differences
 
-QUICK = ("--perf-iters=3", "--perf-warmup=1", "-k", "planted", "--perf-device=cpu", "--benchmark-json=run.json")
+QUICK = ("--perf-iters=3", "--perf-warmup=1", "--perf-device=cpu", "--benchmark-json=run.json", "-k", "planted")
 
 
 @pytest.fixture
@@ -31,50 +30,55 @@ def finished(path):
     return past.finished if past else {}
 
 
-def killed(pytester, after, *arguments):
-    """A run that is killed, with all that it started, once so many cases are finished."""
-    command = [sys.executable, "-m", "pytest", *QUICK, *arguments]
-    run = subprocess.Popen(command, cwd=pytester.path, stdout=subprocess.DEVNULL, start_new_session=True)
-    path = pytester.path / "run.json.journal"
+def samples(written):
+    return {name: list(row["stats"]["data"]) for name, row in written.items()}
+
+
+def all_is_there(pytester, kept, *options, of):
+    """A run goes on with what is kept, and one after it has nothing left to do."""
+    again = pytester.runpytest(*QUICK, *options, "--perf-resume")
+    again.assert_outcomes(passed=of)
+    again.stdout.fnmatch_lines([f"--perf-resume: {len(kept)} finished case* of *run.json.journal not run again"])
+    written = samples(rows(pytester))
+    assert kept
+    assert {name: list(report.row.stats.data) for name, report in kept.items()}.items() <= written.items()
+    assert set(finished(pytester.path / "run.json.journal")) == set(written)
+    pytester.runpytest(*QUICK, *options, "--perf-resume", "-p", "no:xdist").assert_outcomes(passed=of)
+    assert samples(rows(pytester)) == written
+    assert len(written) == of
+
+
+DIES = """
+    if p.s_kv == 20 and "WELL" not in os.environ:
+        os.kill(os.getpid(), 9)
+"""
+
+
+def test_what_was_finished_when_the_run_was_killed_is_kept_bit_for_bit(pytester, monkeypatch):
+    few = ("-k", "planted and (s16 or s17 or s18 or s20 or s21)")
+    pytester.makepyfile(test_many=CASES.replace("    ENDINGS.get", f"{DIES}    ENDINGS.get"))
+    assert pytester.runpytest_subprocess(*QUICK, *few).ret == -signal.SIGKILL
+    kept = finished(pytester.path / "run.json.journal")
+    assert len(kept) == 3
+    monkeypatch.setenv("WELL", "1")
+    all_is_there(pytester, kept, *few, of=5)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
+def test_all_that_a_run_has_started_may_be_killed_at_any_time(well, workers):
+    command, path = [sys.executable, "-m", "pytest", *QUICK, *workers], well.path / "run.json.journal"
+    after = random.Random(os.getpid()).randint(1, 18)
+    run = subprocess.Popen(command, cwd=well.path, stdout=subprocess.DEVNULL, start_new_session=True)
     while run.poll() is None and not (path.exists() and path.read_text().count('{"finished"') >= after):
         time.sleep(0.002)
     os.killpg(run.pid, signal.SIGKILL)
     run.wait()
-    return finished(path)
-
-
-def measured(pytester):
-    """Whole lines: a kill may tear one."""
-    lines = (pytester.path / "run.json.journal").read_text().splitlines()
-    return [json.loads(line)["finished"] for line in lines if line.startswith('{"finished"') and line.endswith("}}")]
-
-
-def samples(report):
-    return report.row.fullname, list(report.row.stats.data)
-
-
-@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
-def test_what_was_finished_when_all_was_killed_is_kept_bit_for_bit(well, workers):
-    kept = killed(well, random.Random(os.getpid()).randint(1, 18), *workers)
-    again = well.runpytest(*QUICK, *workers, "--perf-resume")
-    again.assert_outcomes(passed=20)
-    again.stdout.fnmatch_lines([f"--perf-resume: {len(kept)} finished case* of *run.json.journal not run again"])
-    written = rows(well)
-    assert len(written) == 20
-    assert kept
-    for name, data in map(samples, kept.values()):
-        assert written[name]["stats"]["data"] == data
-    assert sorted(measured(well)) == sorted(written)
-    complete = well.runpytest(*QUICK, "--perf-resume", "-p", "no:xdist")
-    complete.assert_outcomes(passed=20)
-    assert sorted(measured(well)) == sorted(written)
-    assert {name: row["stats"]["data"] for name, row in rows(well).items()} == {
-        name: row["stats"]["data"] for name, row in written.items()
-    }
+    all_is_there(well, finished(path), *workers, of=20)
 
 
 def test_without_a_journal_everything_is_run_and_elsewhere_nothing_is_kept(well):
-    few = (*QUICK[:-1], "-k", "planted and s16", "--perf-resume")
+    few = (*QUICK[:-3], "-k", "planted and s16", "--perf-resume")
     first = well.runpytest(*few)
     first.assert_outcomes(passed=1, deselected=199)
     first.stdout.fnmatch_lines(["--perf-resume: no journal at *run.journal, everything is run"])
@@ -111,8 +115,7 @@ def test_what_is_selected_again_is_what_is_counted(well):
     again.stdout.fnmatch_lines(["--perf-resume: 1 finished case of *run.json.journal not run again"])
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
-def test_what_failed_at_its_end_is_run_again(pytester, workers):
+def test_what_failed_at_its_end_is_run_again(pytester):
     pytester.makepyfile("""
         import pytest, torch
 
@@ -124,7 +127,7 @@ def test_what_failed_at_its_end_is_run_again(pytester, workers):
         def test_own(perf, ends_badly): perf.time(torch.neg, torch.ones(8))
     """)
     few = ("--perf-iters=3", "--perf-device=cpu", "--perf-resume", "-W", "ignore")
-    for where in (workers, ()):
+    for where in (("-n1",), ()):
         pytester.runpytest(*few, *where).assert_outcomes(passed=1, errors=1)
 
 
@@ -187,7 +190,7 @@ def path(tmp_path):
     return written
 
 
-@pytest.mark.parametrize("lost", range(1, 60))
+@pytest.mark.parametrize("lost", range(1, 60, 4))
 def test_a_torn_line_costs_its_own_case_alone(path, lost):
     whole = path.read_bytes()
     torn = whole[: whole.index(b'{"finished": "b"') + lost]
@@ -210,11 +213,6 @@ def test_what_is_no_journal_is_said(path, text):
     path.write_text(text, encoding="latin-1")
     with pytest.raises(JournalError, match="leave out --perf-resume"):
         journal.read(path)
-
-
-def test_a_folder_is_no_journal(tmp_path):
-    with pytest.raises(JournalError, match="IsADirectoryError"):
-        journal.read(tmp_path)
 
 
 def test_what_fails_when_it_is_measured_again_is_not_finished(path):
@@ -243,3 +241,5 @@ def test_a_journal_is_of_one_run_and_says_when_it_cannot_be_read(path):
     late.finished(report("a"))
     assert finished(path) == {}
     assert journal.read(path.with_name("other")) is None
+    with pytest.raises(JournalError, match="IsADirectoryError"):
+        journal.read(path.parent)

@@ -1,0 +1,79 @@
+"""All pairs of options of different features, on one tiny case, from the command line and from an ini file."""
+
+import functools
+import itertools
+import shlex
+
+import pytest
+import recorded_traffic
+from decode_cases import QUICK
+
+FEATURES = {
+    "case": "--perf-case='--routine mm_bf16 --m 2 --n 16 --k 32 --backends torch'",
+    "testlist": "--perf-testlist=lines.list",
+    "model": "--perf-model=llama-3.1-8b",
+    "api": "--perf-api",
+    "record": "--perf-record",
+    "memory": "--perf-max-memory=1",
+    "device": "--perf-device=cpu:any",
+    "cold": "--perf-cold-l2=none",
+    "host": "--perf-host",
+    "ranks": "--perf-ranks=2",
+    "tactics": "--perf-tactics=0.01",
+    "autotune": "--perf-autotune-cache=cache.json",
+    "tag": "--perf-case-tag=mine",
+    "only": "--perf-refcheck=only",
+    "wrong": "--perf-allow-output-mismatch",
+    "skips": "--perf-strict-skips=*",
+    "gate": "--perf-gate=base.json",
+    "save": "--perf-save-baseline=mine",
+    "timeout": "--perf-timeout=0",
+    "resume": "--perf-resume",
+    "shard": "--perf-shard=1/1",
+    "html": "--perf-html=page.html",
+    "csv": "--perf-csv=rows.csv",
+    "vllm": "--perf-vllm-csv=.",
+    "set": "--perf-trace-set=set",
+    "recording": "traffic.jsonl",
+}
+
+CASE = """
+import pytest
+
+@pytest.mark.perf_cases("mm_bf16", "--m 2 --n 16 --k 32")
+def test_it(perf, case): perf(case)
+"""
+
+
+@pytest.fixture
+def code(pytester):
+    """The exit code of a session with these features, and what it printed."""
+    pytester.makepyfile(test_it=CASE)
+    (pytester.path / "set" / "definitions").mkdir(parents=True)
+    (pytester.path / "lines.list").write_text("--routine mm_bf16 --m 4 --n 16 --k 32 --backends torch\n")
+    recorded_traffic.written(pytester.path / "traffic.jsonl", [recorded_traffic.product(4, 16, 32, count=60)])
+    base = ("test_it.py", *QUICK, "--perf-iters=5", "--perf-backends=torch", "-W", "ignore")
+    pytester.runpytest(*base, "--benchmark-json=base.json")
+
+    @functools.cache
+    def run(*features, in_ini):
+        asked = [FEATURES[name] for name in features]
+        pytester.makeini(f"[pytest]\naddopts = {' '.join(asked) if in_ini else ''}\n")
+        words = () if in_ini else [word for one in asked for word in shlex.split(one)]
+        done = pytester.runpytest(*base, *words)
+        return int(done.ret), done.stdout.str() + done.stderr.str()
+
+    return run
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("in_ini", [False, True], ids=["typed", "in an ini file"])
+def test_two_features_end_as_one_of_them_or_with_a_sentence(code, in_ini):
+    for pair in itertools.combinations(FEATURES, 2):
+        ended, printed = code(*pair, in_ini=in_ini)
+        alone = {name: code(name, in_ini=in_ini)[0] for name in pair}
+        with open("/dev/shm/core/pairs.txt", "a") as f:
+            if "INTERNALERROR" in printed or ended not in alone.values():
+                f.write(f"#### {pair} {in_ini} {ended} {alone} {'INTERNAL' * ('INTERNALERROR' in printed)}\n{printed[-700:]}\n")
+            else:
+                f.write(f"{pair} {in_ini} {ended} {alone}\n")
