@@ -102,22 +102,44 @@ def started(where: Environment, arguments: Sequence[str] = (), log: Path | None 
             stack.callback(os.close, *terminal)
             environ[TERMINAL] = str(*terminal)
         words = [*where.command, *arguments]
-        stack.enter_context(_ended_by_sigterm())
-        done = subprocess.run(  # noqa: S603
-            words, stdout=output, stderr=output, cwd=where.folder, env=environ, pass_fds=terminal, check=False
+        begun = stack.enter_context(_ended_by_sigterm())
+        process = stack.enter_context(
+            subprocess.Popen(words, stdout=output, stderr=output, cwd=where.folder, env=environ, pass_fds=terminal)  # noqa: S603
         )
-    return done.returncode
+        try:
+            begun()
+            return process.wait()
+        except BaseException:
+            process.kill()
+            raise
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends a child that is waited for as well: else it went on, on the GPU that the next run is to have."""
+def _ended_by_sigterm() -> Iterator[Callable[[], None]]:
+    """SIGTERM ends a child that is waited for as well: else it went on, on the GPU that the next run is to have.
+
+    Call what is yielded when there is a child: a signal that comes before has waited for that.
+    """
     if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
-        yield
+        yield lambda: None
         return
-    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    signals: list[int] = []
+    has_begun = False
+
+    def end(number: int, _: object) -> None:
+        signals.append(number)
+        if has_begun:
+            sys.exit(128 + number)
+
+    def begun() -> None:
+        nonlocal has_begun
+        has_begun = True
+        if signals:
+            sys.exit(128 + signals[0])
+
+    before = signal.signal(signal.SIGTERM, end)
     try:
-        yield
+        yield begun
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -25,7 +25,7 @@ def test_a_worker_answers_until_it_retires_ends_or_hangs_and_the_next_one_goes_o
     assert child.ask(-1, 60) == Ended(3)
     assert child.output() == "asked for -1\n"
     third, _ = child.ask(1, 60)
-    assert child.ask(0, 0.2) == Ended(None)
+    assert child.ask(0, 0) == Ended(None)
     fourth, _ = child.ask(4, 60)
     assert len({first, second, third, fourth}) == 4
 

@@ -1,7 +1,6 @@
 """What a run does with answers: compares them or not, keeps a wrong one's row or not, by whose bounds."""
 
 import csv
-import json
 
 import pytest
 
@@ -10,7 +9,6 @@ from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileError
 
 GEMM = "--routine bmm_fp8 --batch_size 1 --m 4 --n 16 --k 16"
-QUICK = ("--perf-iters=3", "--perf-warmup=1", "--perf-device=cpu", "-p", "no:cacheprovider")
 PLANTED = """
 import pytest, torch
 from pytest_flashinfer_perf.spec.routine import Built
@@ -27,104 +25,102 @@ def test_bmm(perf, case):
 """
 
 
+BACKEND, _, TEST = PLANTED.partition("@pytest")
+PROJECT = "flashinfer-perf.toml"
+
+
 @pytest.fixture
-def suite(pytester):
-    backend, _, test = PLANTED.partition("@pytest")
-    pytester.makeconftest(backend)
-    pytester.makepyfile(test_bmm="import pytest\n@pytest" + test)
-    yield pytester
+def run(session):
+    """A session with two backends, one of which answers wrongly, and what each row adds to pytest-benchmark's."""
+
+    def run(*options, backends=True):
+        test = f"import pytest\n@pytest{TEST}"
+        chosen = ("--perf-backends=torch,planted",) * backends
+        done = session(*chosen, *options, conftest=BACKEND, test_bmm=test)
+        return done, [row["extra_info"] for row in done.rows.values()]
+
+    yield run
     from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
 
     bmm_fp8.backends.pop("planted", None)
 
 
-def rows(pytester):
-    return [row["extra_info"] for row in json.loads((pytester.path / "run.json").read_text())["benchmarks"]]
-
-
-def run(suite, *arguments):
-    return suite.runpytest(*QUICK, "--perf-backends=torch,planted", "--benchmark-json=run.json", *arguments)
-
-
-def test_a_wrong_answer_fails_its_case_and_leaves_no_row(suite):
-    result = run(suite)
-    result.assert_outcomes(passed=1, failed=1)
-    assert [row["backend"] for row in rows(suite)] == ["torch"]
-    result.stdout.fnmatch_lines(
-        [
-            "wrong answer: output 0: * elements differ by more than rtol 0.01*",
-            "*errors in units of their row's rms, 50 %: *",
-            "*explained by a scale: everything is multiplied by 1.[45]*",
-            "pytest '--perf-case=--routine bmm_fp8 --backends planted *",
-        ]
+def test_a_wrong_answer_fails_its_case_and_leaves_no_row(run):
+    done, rows = run("-W", "error:Benchmark fixture was not used")
+    assert done.outcomes == {"passed": 1, "failed": 1}
+    assert [row["backend"] for row in rows] == ["torch"]
+    done.says(
+        "wrong answer: output 0: * elements differ by more than rtol 0.01*",
+        "*errors in units of their row's rms, 50 %: *",
+        "*explained by a scale: everything is multiplied by 1.[45]*",
+        "*run it again*",
+        "pytest '--perf-case=--routine bmm_fp8 --backends planted *",
     )
 
 
-def test_a_wrong_answer_may_stay_and_is_shown_as_such(suite):
-    result = run(suite, "--perf-allow-output-mismatch", "--perf-csv=run.csv")
-    result.assert_outcomes(passed=2)
-    honest, wrong = rows(suite)
+def test_a_wrong_answer_may_stay_and_is_shown_as_such(run):
+    done, (honest, wrong) = run("--perf-allow-output-mismatch", "--perf-csv=run.csv")
+    assert done.outcomes == {"passed": 2}
     assert (honest["status"] in ("ok", "noisy"), honest["refcheck"]) == (True, "passed")
     assert (wrong["status"], wrong["refcheck"]) == ("wrong", "wrong")
     assert wrong["refcheck_worst_rel"] > 0.5
-    result.stdout.fnmatch_lines_random(["[*] torch *", "  planted *WRONG", "1 WRONG: the answer is not the ref*"])
-    written = list(csv.DictReader((suite.path / "run.csv").read_text().splitlines()))
+    done.result.stdout.fnmatch_lines_random(["[*] torch *", "  planted *WRONG", "1 WRONG: the answer is not the ref*"])
+    written = list(csv.DictReader((done.folder / "run.csv").read_text().splitlines()))
     assert [(row["status"], row["allow_output_mismatch"]) for row in written[1:]] == [("wrong", "True")]
 
 
-def test_a_lines_own_flag_means_the_same(suite):
-    suite.path.joinpath("my.list").write_text(
+def test_a_lines_own_flag_means_the_same(run, pytester):
+    (pytester.path / "my.list").write_text(
         f"{GEMM} --backends planted --allow_output_mismatch\n{GEMM} --m 8 --backends planted\n"
     )
-    result = suite.runpytest(*QUICK, "--perf-testlist=my.list", "--benchmark-json=run.json")
-    result.assert_outcomes(passed=1, failed=1)
-    assert [row["status"] for row in rows(suite)] == ["wrong"]
-    assert "--allow_output_mismatch" in rows(suite)[0]["repro"]
+    done, [row] = run("--perf-testlist=my.list", backends=False)
+    assert done.outcomes == {"passed": 1, "failed": 1}
+    assert row["status"] == "wrong"
+    assert "--allow_output_mismatch" in row["repro"]
 
 
-def test_answers_are_not_looked_at_where_that_is_asked_for(suite):
-    result = run(suite, "--perf-refcheck=off")
-    result.assert_outcomes(passed=2)
-    assert [row["refcheck"] for row in rows(suite)] == ["off", "off"]
-    assert [row["refcheck_worst_abs"] for row in rows(suite)] == [None, None]
-    result.stdout.fnmatch_lines(["2 not checked: --perf-refcheck=off"])
+def test_answers_are_not_looked_at_where_that_is_asked_for(run):
+    done, rows = run("--perf-refcheck=off")
+    assert done.outcomes == {"passed": 2}
+    assert [(row["refcheck"], row["refcheck_worst_abs"]) for row in rows] == [("off", None)] * 2
+    done.says("2 not checked: --perf-refcheck=off")
 
 
-def test_answers_alone_are_looked_at_where_that_is_asked_for(suite):
-    result = suite.runpytest(*QUICK, "--perf-backends=torch,planted", "--perf-refcheck=only", "--perf-csv=run.csv")
-    result.assert_outcomes(passed=1, failed=1)
-    assert len((suite.path / "run.csv").read_text().splitlines()) == 1
-    result.stdout.fnmatch_lines(["1 answer checked, none timed (--perf-refcheck=only): 1 passed"])
-    assert "OPS (" not in result.stdout.str()
+def test_answers_alone_are_looked_at_where_that_is_asked_for(run):
+    done, rows = run("--perf-refcheck=only", "--perf-csv=run.csv")
+    assert (done.outcomes, rows) == ({"passed": 1, "failed": 1}, [])
+    assert len((done.folder / "run.csv").read_text().splitlines()) == 1
+    done.says("1 answer checked, none timed (--perf-refcheck=only): 1 passed")
+    assert "OPS (" not in done.out
 
 
-def test_own_kernels_are_looked_at_alone_too(pytester):
-    pytester.makepyfile(
-        """
-        import pytest, torch
+OWN_CALLS = """
+import pytest, torch
 
-        def test_right(perf):
-            seen = perf.time(torch.neg, torch.ones(8), reference=-torch.ones(8))
-            with pytest.raises(RuntimeError, match="nothing was timed: --perf-refcheck=only"):
-                seen.median
+def test_right(perf):
+    seen = perf.time(torch.neg, torch.ones(8), reference=-torch.ones(8))
+    with pytest.raises(RuntimeError, match="nothing was timed: --perf-refcheck=only"):
+        seen.median
 
-        def test_wrong(perf): perf.time(torch.neg, torch.ones(8), reference=torch.ones(8))
-        def test_in_place(perf): perf.time(torch.neg_, torch.ones(8), reference=-torch.ones(8))
+def test_wrong(perf): perf.time(torch.neg, torch.ones(8), reference=torch.ones(8))
+def test_in_place(perf): perf.time(torch.neg_, torch.ones(8), reference=-torch.ones(8))
 
-        def test_scratch(perf):
-            def scratch(x, out): out.copy_(-x); x.zero_()
-            perf.time(scratch, torch.ones(8), out=torch.empty(8), reference=-torch.ones(8))
-        """
-    )
-    result = pytester.runpytest(*QUICK, "--perf-refcheck=only")
-    result.assert_outcomes(passed=2, failed=2)
-    result.stdout.fnmatch_lines(["*the call changed its input (8,) of float32*"])
-    assert "fixture.py" not in result.stdout.str()
+def test_scratch(perf):
+    def scratch(x, out): out.copy_(-x); x.zero_()
+    perf.time(scratch, torch.ones(8), out=torch.empty(8), reference=-torch.ones(8))
+"""
 
 
-def test_a_project_says_how_far_an_answer_may_be_off(suite):
-    suite.makefile(".toml", **{"flashinfer-perf": '[tolerances]\n"bmm_fp8/planted" = { rtol = 0.6, scale = 0.6 }\n'})
-    run(suite).assert_outcomes(passed=2)
+def test_own_kernels_are_looked_at_alone_too(session):
+    done = session("--perf-refcheck=only", test_own=OWN_CALLS)
+    assert done.outcomes == {"passed": 2, "failed": 2}
+    done.says("*the call changed its input (8,) of float32*")
+    assert "fixture.py" not in done.out
+
+
+def test_a_project_says_how_far_an_answer_may_be_off(run, pytester):
+    (pytester.path / PROJECT).write_text('[tolerances]\n"bmm_fp8/planted" = { rtol = 0.6, scale = 0.6 }\n')
+    assert run()[0].outcomes == {"passed": 2}
 
 
 @pytest.mark.parametrize(
@@ -138,12 +134,12 @@ def test_a_project_says_how_far_an_answer_may_be_off(suite):
         ('"bmm_fp8" = { rtol = 1, output = -1 }', "output must be the index of an output, counted from 0, got -1"),
     ],
 )
-def test_a_tolerance_that_cannot_be_understood_names_file_and_line(suite, line, sentence):
-    suite.makefile(".toml", **{"flashinfer-perf": f"[tolerances]\n{line}\n"})
-    result = suite.runpytest("--collect-only", "--perf-backends=torch,planted")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert f"flashinfer-perf.toml: [tolerances] {line.split(chr(34))[1]!r}" in result.stderr.str()
-    assert sentence in result.stderr.str()
+def test_a_tolerance_that_cannot_be_understood_names_file_and_line(run, pytester, line, sentence):
+    (pytester.path / PROJECT).write_text(f"[tolerances]\n{line}\n")
+    done, _ = run("--collect-only")
+    assert done.code == pytest.ExitCode.USAGE_ERROR
+    assert f"{PROJECT}: [tolerances] {line.split(chr(34))[1]!r}" in done.err
+    assert sentence in done.err
 
 
 def overrides(**section):

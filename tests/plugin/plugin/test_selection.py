@@ -1,11 +1,10 @@
 """Cases are selected by options, ids, markers and flags; what is not understood is one clear error."""
 
-import json
 import re
 import shlex
 
 import pytest
-from decode_cases import DECODE, QUICK, TINY, rows
+from decode_cases import DECODE, TEST, TINY
 
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
@@ -14,96 +13,79 @@ from pytest_flashinfer_perf.plugin import collection
 from pytest_flashinfer_perf.routines.attention.decode import decode
 
 SMOKE_SHAPES = len(list(decode.tiers["smoke"]()))
+BACKENDS = len(decode.backends)
+OF_A_TIER = f"import pytest\n@pytest.mark.perf_cases({DECODE!r})\ndef test_it(perf, case): perf(case)\n"
 
 
-def test_strict_skips_fail(suite):
-    result = suite.runpytest(*QUICK, "--perf-backends=fa3,fa2", "--perf-strict-skips=*-fa3")
-    result.assert_outcomes(failed=2, skipped=2)
-    result.stdout.fnmatch_lines(["--perf-strict-skips=[*]-fa3 does not allow this skip: fa3 needs an NVIDIA GPU*"])
+def test_strict_skips_fail(session):
+    done = session("--perf-backends=fa3,fa2", "--perf-strict-skips=*-fa3", test_decode=TEST)
+    assert done.outcomes == {"failed": 2, "skipped": 2}
+    done.says("--perf-strict-skips=[*]-fa3 does not allow this skip: fa3 needs an NVIDIA GPU*")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("option", "sentence"),
     [
-        (["--perf-backends=fa2,fa9"], "--perf-backends: unknown name 'fa9', did you mean fa3? known are auto,"),
-        (["--perf-device=cuda:9"], "--perf-device: there is no device cuda:9, this machine has cpu"),
-        (["--perf-device=gpu"], "--perf-device: there is no device gpu"),
-        (["--perf-instrument=cupti"], "--perf-instrument=cupti: cupti needs an NVIDIA GPU, this run is on the CPU"),
-        (["--perf-cuda-graph=on"], "--perf-cuda-graph=on needs an NVIDIA GPU, this run is on the CPU"),
-        (["--perf-max-memory=-1"], "must be a number of GiB above 0, got '-1'"),
-        (["--perf-max-memory=nan"], "must be a number of GiB above 0, got 'nan'"),
-        (["--perf-iters=0"], "must be a whole number of at least 1, got '0'"),
-        (["--perf-suite=huge"], "invalid choice: 'huge'"),
-        ([f"--perf-case=--routine {DECODE} {TINY} --num_qo_heads 5"], "num_qo_heads: 5 is not a multiple of"),
-        ([f"--perf-case=--routine {DECODE} {TINY} --page_size 0"], "page_size: must be at least 1, got 0"),
-        ([f"--perf-case=--routine {DECODE} {TINY} --s_qo 17 --causal"], "s_qo: 17 is more than s_kv 16"),
-        ([f"--perf-case=--routine {DECODE} {TINY} --backends fa9"], "backends: unknown name 'fa9'"),
-        ([f"--perf-case=--routine {DECODE} {TINY} --foo 1"], "unknown flag --foo"),
-        (["--perf-case=--routine 'x"], "No closing quotation"),
+        ("--perf-backends=fa2,fa9", "--perf-backends: unknown name 'fa9', did you mean fa3? known are auto,"),
+        ("--perf-device=cuda:9", "--perf-device: there is no device cuda:9, this machine has cpu"),
+        ("--perf-device=gpu", "--perf-device: there is no device gpu"),
+        ("--perf-instrument=cupti", "--perf-instrument=cupti: cupti needs an NVIDIA GPU, this run is on the CPU"),
+        ("--perf-cuda-graph=on", "--perf-cuda-graph=on needs an NVIDIA GPU, this run is on the CPU"),
+        ("--perf-max-memory=-1", "must be a number of GiB above 0, got '-1'"),
+        ("--perf-max-memory=nan", "must be a number of GiB above 0, got 'nan'"),
+        ("--perf-iters=0", "must be a whole number of at least 1, got '0'"),
+        ("--perf-suite=huge", "invalid choice: 'huge'"),
+        (f"--perf-case=--routine {DECODE} {TINY} --num_qo_heads 5", "num_qo_heads: 5 is not a multiple of"),
+        (f"--perf-case=--routine {DECODE} {TINY} --page_size 0", "page_size: must be at least 1, got 0"),
+        (f"--perf-case=--routine {DECODE} {TINY} --s_qo 17 --causal", "s_qo: 17 is more than s_kv 16"),
+        (f"--perf-case=--routine {DECODE} {TINY} --backends fa9", "backends: unknown name 'fa9'"),
+        (f"--perf-case=--routine {DECODE} {TINY} --foo 1", "unknown flag --foo"),
+        ("--perf-case=--routine 'x", "No closing quotation"),
     ],
 )
-def test_bad_input_is_one_clear_error(suite, arguments, sentence):
-    result = suite.runpytest(*arguments)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert sentence in result.stderr.str()
-    assert "Traceback" not in result.stderr.str() + result.stdout.str()
+def test_bad_input_is_one_clear_error(session, option, sentence):
+    done = session(option, "-W", "ignore", quick=False, test_decode=TEST)
+    assert done.code == pytest.ExitCode.USAGE_ERROR
+    assert sentence in done.err
+    assert "Traceback" not in done.err + done.out
 
 
-def test_a_bad_shape_in_a_test_file_names_the_parameter(pytester):
-    pytester.makepyfile(
-        f"""
-        import pytest
-
-        @pytest.mark.perf_cases({DECODE!r}, {TINY!r} + " --num_kv_heads 3")
-        def test_decode(perf, case): perf(case)
-        """
-    )
-    result = pytester.runpytest(*QUICK)
-    assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["*num_qo_heads: 4 is not a multiple of num_kv_heads 3*"])
+def test_a_bad_shape_in_a_test_file_names_the_parameter(session):
+    done = session(test_decode=TEST.replace(f"{TINY!r},", f"{TINY!r} + ' --num_kv_heads 3',"))
+    assert done.code == pytest.ExitCode.INTERRUPTED
+    done.says("*num_qo_heads: 4 is not a multiple of num_kv_heads 3*")
 
 
-def test_repro_reruns_exactly_this_case(suite):
-    suite.runpytest(*QUICK, "--perf-backends=torch", "--perf-seed=7", "--benchmark-json=run.json")
-    for row in rows(suite):
-        command = shlex.split(row["extra_info"]["repro"])
-        again = suite.runpytest(*QUICK, "--import-mode=importlib", *command[1:], "--benchmark-json=again.json")
-        again.assert_outcomes(passed=1)
-        again = rows(suite, "again.json")[0]
+def test_repro_reruns_exactly_this_case(session):
+    rows = session("--perf-backends=torch", "--perf-seed=7", test_decode=TEST).rows
+    assert len(rows) == 2
+    for row in rows.values():
+        done = session("--import-mode=importlib", *shlex.split(row["extra_info"]["repro"])[1:])
+        [again] = done.rows.values()
         for name in ("case", "seed", "flops", "bytes", "refcheck_worst_abs"):
             assert again["extra_info"][name] == row["extra_info"][name]
         assert again["params"] == row["params"]
-
-
-def collected(result):
-    return [line.partition("[")[2].rstrip("]") for line in result.outlines if "::" in line]
 
 
 @pytest.mark.parametrize(
     ("selection", "count"),
     [
         (["-k", "decode and fa3 and llama"], 1),
+        (["-k", f"{DECODE} and fa3 and attention"], SMOKE_SHAPES),
+        (["-k", f"{DECODE} and fa3 and attention", "--perf-fuzz"], 1),
         (["-k", "fa2"], 2 * SMOKE_SHAPES),
-        (["-m", "attention"], len(decode.backends) * SMOKE_SHAPES),
-        (["-m", 'perf(backend="fa2")'], SMOKE_SHAPES),
+        (["-m", "attention"], BACKENDS * SMOKE_SHAPES),
         (["-m", 'perf(backend="fa3", batch_size=4, s_kv=256, s_qo=1)'], 8),
         (["-m", 'perf(model="llama-3.1-8b-tp8", backend="torch")'], 1),
         (["-m", "perf(random_actual_seq_len=True) and not perf(backend='torch')"], 8),
         (["--perf-backends=fa2 trtllm-gen-native"], 2 * SMOKE_SHAPES),
     ],
 )
-def test_cases_are_selected_by_id_and_by_marker(pytester, selection, count):
-    pytester.makepyfile(
-        f"""
-        import pytest
-
-        @pytest.mark.perf_cases({DECODE!r})
-        def test_decode(perf, case): perf(case)
-        """
-    )
-    ids = collected(pytester.runpytest("--perf-suite=smoke", "--collect-only", "-q", *selection))
+def test_cases_are_selected_by_id_and_by_marker_whatever_the_test_is_called(session, selection, count):
+    collected = session("--perf-suite=smoke", "--collect-only", "-q", *selection, test_tier=OF_A_TIER).out.splitlines()
+    ids = [line.partition("[")[2].rstrip("]") for line in collected if "::" in line]
     assert len(ids) == len(set(ids)) == count
-    assert all(re.fullmatch(r"[a-z0-9._-]+", name) for name in ids)
+    assert all(re.fullmatch(r"[a-z0-9._-]+", name) for name in ids if "--perf-fuzz" not in selection)
 
 
 # Every function that the READMEs of FlashInfer's and vLLM's benchmarks name, and the routines whose cases call it.
@@ -185,20 +167,6 @@ def test_family_backend_kernels_and_types_are_words_of_k(of_the_suite, asked, ba
     assert {item.callspec.params["case"].backend_name for item in found} == backends
 
 
-def test_k_selects_by_routine_and_backend_whatever_the_test_is_called(pytester):
-    pytester.makepyfile(
-        f"""
-        import pytest
-
-        @pytest.mark.perf_cases({DECODE!r})
-        def test_it(perf, case): perf(case)
-        """
-    )
-    for arguments, count in (([], SMOKE_SHAPES), (["--perf-fuzz"], 1)):
-        asked = ["-k", f"{DECODE} and fa3 and attention", *arguments]
-        assert len(collected(pytester.runpytest("--perf-suite=smoke", "--collect-only", "-q", *asked))) == count
-
-
 def test_cases_carry_what_their_backend_is_declared_to_need(of_the_suite, cpu, hopper, blackwell):
     for item in of_the_suite:
         case = item.callspec.params["case"]
@@ -221,63 +189,45 @@ def test_the_library_s_own_decorator_decides_where_it_has_one(of_the_suite, cpu)
     assert collection.unmet(item, here) is None
 
 
-def test_a_case_that_cannot_run_is_skipped_before_it_is_set_up(pytester):
-    pytester.makepyfile(
-        f"""
-        import pytest
+CANNOT_RUN = f"""
+import pytest
 
-        @pytest.fixture
-        def inputs(): raise AssertionError("drawn")
+@pytest.fixture
+def inputs(): raise AssertionError("drawn")
 
-        @pytest.mark.perf_cases({DECODE!r}, {TINY!r})
-        def test_it(inputs, perf, case): perf(case)
-
-        @pytest.mark.requires_sm("90")
-        @pytest.mark.perf_cases({DECODE!r}, {TINY!r})
-        def test_own(perf, case): perf(case)
-        """
-    )
-    result = pytester.runpytest(*QUICK, "--perf-backends=fa3,torch", "-rs", "--benchmark-json=run.json")
-    result.assert_outcomes(skipped=3, errors=1)
-    result.stdout.fnmatch_lines(
-        [
-            "SKIPPED [[]1] test_*.py:6: fa3 needs an NVIDIA GPU, this run is on the CPU",
-            "SKIPPED [[]2] test_*.py:9: this test needs an NVIDIA GPU, this run is on the CPU",
-        ]
-    )
-    block = json.loads((pytester.path / "run.json").read_text())["flashinfer_perf"]
-    named = [(case["case"], case["device"]) for case in block["unmeasured"] if case.get("backend") == "fa3"]
-    assert named == [(f"{DECODE}/b2-s16-h4-kv2-d16-p4-fa3", "cpu")] * 2
+@pytest.mark.perf_cases({DECODE!r}, {TINY!r})
+def test_it(inputs, perf, case): perf(case)
+"""
 
 
-def test_another_routines_case_deselects_a_test(pytester):
-    pytester.makepyfile(
-        f"""
-        import dataclasses, pytest
-        from pytest_flashinfer_perf.routines.attention.decode import decode
-
-        @pytest.mark.perf_cases({DECODE!r})
-        def test_decode(perf, case): perf(case)
-
-        @pytest.mark.perf_cases(dataclasses.replace(decode, name="Other"))
-        def test_other(perf, case): perf(case)
-        """
-    )
-    wanted = f"--routine {DECODE} {TINY} --s_kv 32 --backends torch"
-    result = pytester.runpytest(*QUICK, "test_another_routines_case_deselects_a_test.py", "--perf-case", wanted, "-v")
-    result.assert_outcomes(passed=1, deselected=1)
-    result.stdout.re_match_lines([r".*test_decode\[b2-s32-h4-kv2-d16-p4-torch\] PASSED [0-9.]+ .?s .*"])
+def test_a_case_that_cannot_run_is_skipped_before_it_is_set_up(session):
+    done = session("--perf-backends=fa3,torch", test_own=CANNOT_RUN)
+    assert done.outcomes == {"skipped": 1, "errors": 1}
+    left = [case for case in done.document["flashinfer_perf"]["unmeasured"] if case.get("backend") == "fa3"]
+    assert [(case["case"], case["device"]) for case in left] == [(f"{DECODE}/b2-s16-h4-kv2-d16-p4-fa3", "cpu")]
 
 
-def test_a_case_needs_no_test_file(pytester):
-    wanted = f"--routine {DECODE} {TINY} --backends torch"
-    result = pytester.runpytest(*QUICK, "--import-mode=importlib", f"--perf-case={wanted}", "--benchmark-json=run.json")
-    result.assert_outcomes(passed=1)
-    assert rows(pytester)[0]["extra_info"]["case"] == f"{DECODE}/b2-s16-h4-kv2-d16-p4-torch"
+OTHERS = f"""
+import dataclasses, pytest
+from pytest_flashinfer_perf.routines.attention.decode import decode
 
+@pytest.mark.perf_cases({DECODE!r})
+def test_decode(perf, case): perf(case)
 
-OWN = "import torch\ndef test_own(perf): perf.time(torch.neg, torch.ones(8))\ndef test_plain(): pass\n"
+@pytest.mark.perf_cases(dataclasses.replace(decode, name="Other"))
+def test_other(perf, case): perf(case)
+"""
+OWN = "import torch\ndef test_own(perf): perf.time(torch.neg, torch.ones(8))\n"
 ASKED = f"--perf-case=--routine {DECODE} {TINY} --s_kv 32 --backends torch"
+
+
+@pytest.mark.parametrize(
+    ("named", "outcomes"), [(["test_others.py"], {"passed": 1, "deselected": 1}), ([], {"passed": 1})]
+)
+def test_a_case_is_measured_by_the_test_of_its_routine_and_needs_none(session, named, outcomes):
+    done = session(*named, "--import-mode=importlib", ASKED, test_others=OTHERS, test_own=OWN)
+    assert {name: n for name, n in done.outcomes.items() if named or name != "deselected"} == outcomes
+    assert [row["extra_info"]["case"] for row in done.rows.values()] == [f"{DECODE}/b2-s32-h4-kv2-d16-p4-torch"]
 
 
 @pytest.mark.parametrize("in_ini", [False, True])
@@ -289,38 +239,26 @@ def test_a_case_that_no_named_test_has_is_an_error_and_no_other_is_measured(sess
     done.complains(f"ERROR: --perf-case: no test that is named has the case {DECODE}/b2-s32-*: mark one by perf_cases*")
 
 
-def test_markers_for_people_s_own_tests(pytester):
+MARKED = """
+import pytest
+
+@pytest.mark.requires_sm("90", "100+")
+def test_sm(): raise AssertionError
+
+@pytest.mark.requires_backend("fa3")
+def test_backend(): raise AssertionError
+
+@pytest.mark.requires_flashinfer("no_such_kernel")
+def test_flashinfer(): raise AssertionError
+"""
+
+
+def test_markers_for_people_s_own_tests(session):
     pytest.importorskip("flashinfer")
-    pytester.makepyfile(
-        """
-        import pytest
-
-        @pytest.mark.requires_sm("90", "100+")
-        def test_sm(): raise AssertionError
-
-        @pytest.mark.requires_backend("fa3")
-        def test_backend(): raise AssertionError
-
-        @pytest.mark.requires_flashinfer("no_such_kernel")
-        def test_flashinfer(): raise AssertionError
-        """
-    )
-    result = pytester.runpytest("-rs", "--perf-device=cpu")
-    result.assert_outcomes(skipped=3)
-    result.stdout.fnmatch_lines_random(
-        ["*this test needs an NVIDIA GPU*", "*fa3 needs an NVIDIA GPU*", "*flashinfer*no_such_kernel*"]
-    )
-
-
-def test_an_unknown_backend_in_a_marker_is_an_error(pytester):
-    pytester.makepyfile(
-        """
-        import pytest
-
-        @pytest.mark.requires_backend("fa9")
-        def test_backend(): pass
-        """
-    )
-    result = pytester.runpytest("--perf-device=cpu")
-    assert result.ret != 0
-    assert "unknown name 'fa9', did you mean fa3?" in result.stdout.str() + result.stderr.str()
+    done = session("-rs", test_own=MARKED)
+    assert done.outcomes == {"skipped": 3}
+    for reason in ("this test needs an NVIDIA GPU", "fa3 needs an NVIDIA GPU", "no_such_kernel"):
+        done.says(f"*{reason}*")
+    wrong = session(test_own=MARKED.replace("fa3", "fa9"))
+    assert wrong.code != 0
+    assert "unknown name 'fa9', did you mean fa3?" in wrong.out + wrong.err
