@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 import recorded_traffic
+import traceset_runs
 from decode_cases import QUICK
 
 FEATURES = {
@@ -38,6 +39,8 @@ FEATURES = {
 }
 # What needs more than the two have: the exit code, and what is said.
 NEEDS_MORE = {
+    ("case", "record"): (4, "--perf-case: no test that is named has the case"),
+    ("set", "skips"): (1, "--perf-strict-skips=* does not allow this skip"),
     ("only", "gate"): (2, "REFUSED: nothing was compared"),
     ("only", "save"): (2, "nothing was measured, nothing is saved"),
     ("tactics", "only"): (4, "--perf-tactics checks every tactic and times it: leave out --perf-refcheck"),
@@ -49,6 +52,10 @@ import pytest
 
 @pytest.mark.perf_cases("mm_bf16", "--m 2 --n 16 --k 32")
 def test_it(perf, case): perf(case)
+
+if __name__ == "__main__":  # with --perf-record
+    from pytest_flashinfer_perf.compat import do_bench
+    do_bench(int, 0, 1)
 """
 
 
@@ -56,7 +63,7 @@ def test_it(perf, case): perf(case)
 def code(pytester):
     """The exit code of a session with these features, and what it printed."""
     pytester.makepyfile(test_it=CASE)
-    (pytester.path / "set" / "definitions").mkdir(parents=True)
+    traceset_runs.gemm(pytester.path / "set")
     (pytester.path / "lines.list").write_text("--routine mm_bf16 --m 4 --n 16 --k 32 --backends torch\n")
     recorded_traffic.written(pytester.path / "traffic.jsonl", [recorded_traffic.product(4, 16, 32, count=60)])
     base = ("test_it.py", *QUICK, "--perf-iters=5", "--perf-backends=torch", "-W", "ignore")
