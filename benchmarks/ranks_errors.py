@@ -4,6 +4,8 @@ how="benchmarks/ranks_errors.txt --perf-no-multicast --benchmark-max-time=0.5"
 pytest $how --benchmark-json=DIR/plain-1.json                        # eight such files
 PLANTED_FROM=DIR/plain-1.json PYTHONPATH=benchmarks pytest -p planted_on_ranks $how --benchmark-json=DIR/planted-1.json
 
+Two sessions may share a pair of GPUs, each with a TMPDIR of its own: `-p ranks_in_turn`, with RANKS_TURN=FILE in both.
+
 One run against one, as `flashinfer-perf compare` does without a settings file: each of the plain runs with each other
 one, in both orders, and each with each planted one.
 """

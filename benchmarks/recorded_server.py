@@ -70,7 +70,8 @@ class Arrivals:
     """Requests by number with their connections; the next one is waited for, whichever came first."""
 
     def __init__(self, listener: socket.socket) -> None:
-        self.listener, self.came, self.changed = listener, {}, threading.Condition()  # type: ignore[var-annotated]
+        self.listener, self.changed = listener, threading.Condition()
+        self.came: dict[int, tuple[Any, socket.socket]] = {}
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -81,11 +82,10 @@ class Arrivals:
                 self.came[number] = (engine.Request(number, prompt, answer), connection)
                 self.changed.notify_all()
 
-    def take(self, number: int) -> tuple[engine.Request, socket.socket]:
+    def take(self, number: int) -> tuple[Any, socket.socket]:
         with self.changed:
             self.changed.wait_for(lambda: number in self.came)
-            found: tuple[engine.Request, socket.socket] = self.came.pop(number)
-            return found
+            return self.came.pop(number)
 
 
 def log_to(folder: Path) -> logging.Logger:
@@ -101,7 +101,9 @@ def serve(listener: socket.socket, folder: Path, coming: deque[tuple[float, Any]
 
     torch.manual_seed(0)
     model, scheduler, arrivals, log = Served(), engine.Scheduler(), Arrivals(listener), log_to(folder)
-    connections, answers, kinds = {}, {}, Counter[str]()  # type: ignore[var-annotated]
+    connections: dict[int, socket.socket] = {}
+    answers: dict[int, list[int]] = {}
+    kinds: Counter[str] = Counter()
     begin = time.perf_counter()
     for step in range(steps):
         if step % CLOSES == CLOSES - 1:
