@@ -7,7 +7,7 @@ import pytest
 
 from pytest_flashinfer_perf import cli
 
-QUICK = ("-p", "no:cacheprovider", "--benchmark-quiet", "--perf-iters=3", "--perf-device=cpu")
+QUICK = ("-p", "no:cacheprovider", "--benchmark-quiet", "--perf-iters=5", "--perf-device=cpu")
 
 # As pytest-rerunfailures does it: a failure that is run again is reported as an outcome of its own.
 AGAIN = """
