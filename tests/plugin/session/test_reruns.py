@@ -101,7 +101,8 @@ def test_the_last_attempts_row_counts(again, pytester):
 SOUND = ("-k", "passes_then or teardown or plain")
 
 
-def test_the_last_attempt_is_judged(again):
+def test_the_last_attempt_is_judged(again, pytester):
+    pytester.makefile(".toml", **{"flashinfer-perf": '[thresholds]\n"*" = { slower = "50%" }\n'})
     again("--benchmark-json=run.json", *SOUND)
     assert cli.main(["compare", "--base", "run.json", "--head", "run.json"]) == 0
     done = again("--perf-gate=run.json", "--perf-gate-allow=invalid", *SOUND)
