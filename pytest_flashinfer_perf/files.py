@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import math
 import os
@@ -85,16 +86,17 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def append_whole(path: Path, text: str) -> None:
-    """Add the text to the end of a file, or nothing of it."""
-    before = path.stat().st_size if path.is_file() else None
-    with _naming(path):
-        try:
-            with path.open("a", newline="", encoding="utf-8", errors="backslashreplace") as there:
-                there.write(text)
-        except OSError:
-            if before is not None:
-                os.truncate(path, before)
-            raise
+    """Add the text to the end of a file, as other processes may, or nothing of it."""
+    with _naming(path), path.open("a", newline="", encoding="utf-8", errors="backslashreplace") as there:
+        if not path.is_file():
+            there.write(text)
+            return
+        fcntl.flock(there, fcntl.LOCK_EX)
+        size = os.fstat(there.fileno()).st_size
+        added = text.encode("utf-8", "backslashreplace")
+        if os.write(there.fileno(), added) < len(added):
+            os.truncate(there.fileno(), size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def verify_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path] = ()) -> None:

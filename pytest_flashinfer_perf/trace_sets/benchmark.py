@@ -29,6 +29,7 @@ from flashinfer_bench.utils import env_snapshot
 
 from pytest_flashinfer_perf.config.option import DEFAULT_SEED
 from pytest_flashinfer_perf.errors import FlashinferPerfError, unknown
+from pytest_flashinfer_perf.files import append_whole
 from pytest_flashinfer_perf.kernel_timing.run import Timing
 from pytest_flashinfer_perf.launch.child_process import ChildProcess, Ended, StartError, cause
 from pytest_flashinfer_perf.machine import devices
@@ -177,16 +178,22 @@ VERSIONS_OF = ("flashinfer-python", "cupti-python", "pytest-flashinfer-perf")
 
 
 def recorded(job: Job, outcome: EvaluationResult, folder: Path | None) -> Trace:
-    """The trace, written to the folder if there is one: in one write, so that lines of other processes stay intact."""
+    """The trace, written to the folder if there is one: behind what other processes wrote, or not at all."""
     trace = _trace_of(job, outcome)
     if folder is not None:
         path: Path = folder / job.solution.author / job.definition.op_type / f"{job.definition.name}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b", buffering=0) as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-            broken = file.read(1) not in (b"", b"\n")
-            file.write(b"\n" * broken + trace.model_dump_json().encode() + b"\n")
+        append_whole(path, "\n" * _has_a_torn_end(path) + trace.model_dump_json() + "\n")
     return trace
+
+
+def _has_a_torn_end(path: Path) -> bool:
+    """Whether the last line has no end, as another program may have left it."""
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        return file.read(1) not in (b"", b"\n")
 
 
 def _trace_of(job: Job, outcome: EvaluationResult) -> Trace:

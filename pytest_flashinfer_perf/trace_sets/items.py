@@ -61,8 +61,13 @@ class Evaluations:
     def outcome(self, job: Job) -> EvaluationResult:
         """Evaluate a job, and write a trace unless it failed for reasons outside of the solution."""
         outcome, folder = self.runner.evaluate(job), self.settings.trace.traces(job.root)
-        if outcome.status is not None and folder is not None:
+        if outcome.status is None or folder is None:
+            return outcome
+        try:
             benchmark.recorded(job, outcome, folder)
+        except OSError as error:
+            lost = f"{outcome.status.value}, but its trace is not written: {error}\n{outcome.message}"
+            return replace(outcome, status=None, message=lost.rstrip())
         return outcome
 
 

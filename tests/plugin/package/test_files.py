@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from pytest_flashinfer_perf.config import project_file
-from pytest_flashinfer_perf.files import FileError, read_json, verify_outputs, verify_writable, write_json, write_whole
+from pytest_flashinfer_perf.files import (
+    FileError,
+    append_whole,
+    read_json,
+    verify_outputs,
+    verify_writable,
+    write_json,
+    write_whole,
+)
 
 
 def test_a_file_is_as_readable_as_any_other_that_is_made_here(tmp_path):
@@ -88,6 +96,17 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path, name, length):
         write_whole(tmp_path / name, "x" * length)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "old"]
     assert (tmp_path / "link").read_text() == "older"
+
+
+@pytest.mark.parametrize("before", ["", "a line\n"])
+def test_what_cannot_be_added_whole_is_not_added(tmp_path, before):
+    """As much as there was room for was written, and of a new file it stayed."""
+    path = tmp_path / "rows"
+    if before:
+        append_whole(path, before)
+    with little_space(100), pytest.raises(OSError, match=f"'{path}'"):
+        append_whole(path, "x" * 2000)
+    assert path.read_text() == before
 
 
 def test_standard_output_is_written_to_wherever_it_goes(capfd):

@@ -41,6 +41,15 @@ def test_traces_that_cannot_be_written_are_an_error_before_a_solution_is_run(ses
     done.complains("ERROR: --perf-trace-output: *'/proc/any.jsonl'")
 
 
+def test_a_trace_that_cannot_be_written_in_the_end_is_a_failure_in_one_sentence(pytester, session, gemm):
+    gemm.solve(GEMM_SOLUTIONS["right"])
+    (pytester.path / f"out/tests/gemm/{GEMM}.jsonl").mkdir(parents=True)
+    done = session("set", *TRUSTED, "--perf-trace-output=out")
+    assert done.outcomes == {"failed": 1}
+    done.says(f"*, but its trace is not written: *out/tests/gemm/{GEMM}.jsonl'")
+    assert "Traceback" not in done.out
+
+
 @pytest.mark.parametrize("name", ["conftest.py", "tests/conftest.py", "pytest.ini", "tox.ini"])
 def test_a_set_that_brings_code_for_pytest_is_refused_and_can_be_named(pytester, session, gemm, name):
     gemm.solve(GEMM_SOLUTIONS["right"])
