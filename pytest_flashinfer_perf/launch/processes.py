@@ -111,6 +111,7 @@ def started(where: Environment, arguments: Sequence[str] = (), log: Path | None 
             return process.wait()
         except BaseException:
             process.kill()
+            process.wait()  # it may hold the GPU, or write into a folder that is removed next
             raise
 
 

@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.report import story
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.derived import all_apis
 from pytest_flashinfer_perf.rows.formatting import counted
-from pytest_flashinfer_perf.rows.run_file import Run
+from pytest_flashinfer_perf.rows.run_file import Run, RunError
 from pytest_flashinfer_perf.rows.step import StepPlan
 
 COMPLETE, INCOMPLETE = 0, 2
@@ -59,16 +59,21 @@ def _read(path: Path) -> Run:
 
 
 def _measured(plan: StepPlan, for_pytest: Sequence[str]) -> Run:
-    """By the suite, in a process of its own, whose log stays where it fails."""
-    folder = Path(tempfile.mkdtemp(prefix="flashinfer-perf-model-"))
+    """By the suite, in a process of its own, whose log stays where it fails, as the error names it."""
+    folder, is_named = Path(tempfile.mkdtemp(prefix="flashinfer-perf-model-")), False
     say(f"{plan.title}: {counted(len(plan.kernels) - len(plan.gaps), 'kernel')} to measure")
-    plans.write(folder / "plan.json", plan)
     words = [f"--perf-plan={folder / 'plan.json'}", *for_pytest]
     start = "import sys; from pytest_flashinfer_perf import cli; sys.exit(cli.main(sys.argv[1:]))"
     suite = processes.Environment("this one", (sys.executable, "-c", start, "bench"), shows=True)
-    run = processes.measured(suite, words, folder / "step").run
-    shutil.rmtree(folder)
-    return run
+    try:
+        plans.write(folder / "plan.json", plan)
+        return processes.measured(suite, words, folder / "step").run
+    except RunError:
+        is_named = True
+        raise
+    finally:
+        if not is_named:
+            shutil.rmtree(folder)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tempfile
 
 import pytest
 from reports import document, unmeasured, write
@@ -201,6 +202,15 @@ def test_a_step_is_measured_where_no_run_is_given(tiny, capfd, monkeypatch, tmp_
     assert {f"attention 3 {kernels.DECODE}: torch", "gate-up 3 mm_bf16: torch"} <= set(lines)
     assert "though a case measures it: rope, append, " in text
     assert code == 2
+
+
+def test_an_interrupted_step_leaves_no_folder(tiny, capsys, monkeypatch, tmp_path):
+    (tmp_path / "interrupting.py").write_text("import os, signal\nos.kill(os.getppid(), signal.SIGINT)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert cli.main(["model", str(tiny), *FLAGS, "--", "-p", "interrupting"]) == 130
+    assert capsys.readouterr().err.endswith("flashinfer-perf model: interrupted\n")
+    assert list(tmp_path.glob("flashinfer-perf-model-*")) == []
 
 
 WITHOUT_LIBRARIES = """
