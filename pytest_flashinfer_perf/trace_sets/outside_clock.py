@@ -55,7 +55,7 @@ def confirm(evaluator: Knows, task: Task, solution: Solution, timings: Sequence[
     calls = Calls(evaluator, task, solution, siblings)
     busy = next((one.contention for one in timings if one.contention is not None and one.contention.is_busy), None)
     if busy is not None:
-        calls.seconds(calls.fresh, math.inf, FEWEST_ROUNDS)  # who remembers answers is wrong, however long it takes
+        calls.seconds(calls.fresh, enough=0.0)  # all rounds: who remembers answers is wrong, however long it takes
         raise not_confirmed(busy.sentence)
     doubt = _doubt(calls, min(timing.median for timing in timings))
     if doubt:

@@ -146,16 +146,16 @@ def test_every_figure_of_a_step_is_said_again_by_compare(repo, bisect, tmp_path,
 def test_an_interrupted_search_goes_on_where_it_was(repo, bisect, tmp_path, monkeypatch):
     ids = repo(*({"a": 100 if number < 11 else 120} for number in range(16)))
     started = []
-    run = subprocess.run
+    start = subprocess.Popen
 
     def interrupted(words, **how):
         if "--benchmark-json" in str(words):
             started.append(words)
             if len(started) == 23:
                 raise KeyboardInterrupt
-        return run(words, **how)
+        return start(words, **how)
 
-    monkeypatch.setattr(subprocess, "run", interrupted)
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
     code, _, sentences = bisect("--repo=.", f"--good={ids[0]}", "--bad=main")
     assert (code, sentences.splitlines()[-1]) == (130, "flashinfer-perf bisect: interrupted")
     known = json.loads((tmp_path / "out" / "findings.json").read_text())
