@@ -113,6 +113,24 @@ def test_ctrl_c_ends_a_command_with_a_sentence(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == "flashinfer-perf compare: interrupted\n"
 
 
+INTERRUPTED = """
+import os, runpy, signal, sys
+
+class AtTheImport:
+    def find_spec(self, name, *_):
+        if name == "pytest_flashinfer_perf.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, AtTheImport())
+runpy.run_module("pytest_flashinfer_perf", run_name="__main__")
+"""
+
+
+def test_ctrl_c_while_the_command_is_imported_is_a_sentence_as_well():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "flashinfer-perf: interrupted\n")
+
+
 def test_an_unknown_command_is_an_error(capsys):
     with pytest.raises(SystemExit) as done:
         cli.main(["fly"])
