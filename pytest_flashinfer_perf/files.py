@@ -27,8 +27,11 @@ class FileError(FlashinferPerfError):
 
 
 def read_text(path: Path) -> str:
-    """The text of a file, without the byte order mark that some editors write."""
-    return path.read_text(encoding="utf-8-sig")
+    """The text of a file, without the byte order mark that some editors write. What a device says may have no end."""
+    with path.open(encoding="utf-8-sig") as file:
+        if path.is_char_device() and file.read(1):
+            raise OSError(errno.EINVAL, "is a device and no file", str(path))
+        return file.read()
 
 
 def read_json(path: Path) -> Any:

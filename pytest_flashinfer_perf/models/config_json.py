@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.files import read_text
 from pytest_flashinfer_perf.rows.fields import shown
 
 LARGEST = 2**31 - 1  # a width above it is a mistake, and would overflow the kernels' indices
@@ -101,7 +102,7 @@ def _parsed(file: Path) -> Fields:
     try:
         if file.stat().st_size > MOST_BYTES:
             raise ConfigError(f"{file} is larger than {MOST_BYTES} bytes: name the config.json of a model")
-        return parse(file.read_text(encoding="utf-8-sig"), str(file))
+        return parse(read_text(file), str(file))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} could not be read: {error}: name a config.json, or the folder of one") from error
 

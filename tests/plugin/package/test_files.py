@@ -123,6 +123,13 @@ def test_json_has_no_number_that_is_none(tmp_path):
     }
 
 
+def test_a_device_that_says_something_is_no_file():
+    """It may have no end, as /dev/zero has none."""
+    assert read_json(Path("/dev/null")) is None
+    with pytest.raises(FileError, match=r"/dev/zero: cannot be read as JSON: .*is a device and no file"):
+        read_json(Path("/dev/zero"))
+
+
 def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path):
     (tmp_path / "marked.json").write_text("{}", encoding="utf-8-sig")
     assert read_json(tmp_path / "marked.json") == {}
