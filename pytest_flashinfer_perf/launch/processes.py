@@ -76,7 +76,10 @@ class Done:
 def environment(name: str, value: str) -> Environment:
     """`value` is the folder of a virtual environment, a Python, or a command that takes pytest's arguments."""
     path = Path(value)
-    words = [str(path / "bin" / "python")] if path.is_dir() else [value] if path.is_file() else shlex.split(value)
+    try:
+        words = [str(path / "bin" / "python")] if path.is_dir() else [value] if path.is_file() else shlex.split(value)
+    except ValueError:  # of a quotation without an end
+        words = []
     if not words or shutil.which(words[0]) is None:
         raise RunError(f"--{name}={value}: is not a virtual environment, a Python or a command")
     starts = MODULE if Path(words[-1]).name.startswith("python") else ()

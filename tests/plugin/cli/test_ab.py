@@ -183,7 +183,7 @@ def test_an_environment_is_a_folder_a_python_or_a_command(tmp_path):
     assert processes.environment("base", sys.executable).command == (sys.executable, *start)
     assert processes.environment("base", "env A=1 python3").command == ("env", "A=1", "python3", *start)
     assert processes.environment("base", "env A=1 sh").command == ("env", "A=1", "sh")
-    for wrong in ("", "no-such-command --x", str(tmp_path / "bin")):
+    for wrong in ("", "no-such-command --x", "sh '", str(tmp_path / "bin")):
         with pytest.raises(RunError, match="is not a virtual environment, a Python or a command"):
             processes.environment("base", wrong)
 
