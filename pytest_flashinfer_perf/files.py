@@ -97,9 +97,12 @@ def append_whole(path: Path, text: str) -> None:
         fcntl.flock(there, fcntl.LOCK_EX)
         size = os.fstat(there.fileno()).st_size
         added = text.encode("utf-8", "backslashreplace")
-        if os.write(there.fileno(), added) < len(added):
+        try:
+            while added:  # behind a write that is cut short, the next one says why
+                added = added[os.write(there.fileno(), added) :]
+        except OSError:
             os.truncate(there.fileno(), size)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise
 
 
 def verify_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path] = ()) -> None:

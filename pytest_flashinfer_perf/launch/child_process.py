@@ -175,7 +175,17 @@ def main(descriptor: int) -> None:
         if status == OVER:
             return
         if status != RETIRED:
+            _drop_unread(connection)
             connection.send(Ended(status))
+
+
+def _drop_unread(connection: Connection) -> None:
+    """A worker may end before it has read its request, or all of it: that is not the next worker's."""
+    os.set_blocking(connection.fileno(), False)
+    with suppress(BlockingIOError):
+        while os.read(connection.fileno(), 1 << 16):
+            pass
+    os.set_blocking(connection.fileno(), True)
 
 
 def _device_is_in_use() -> bool:

@@ -1,6 +1,7 @@
 """A child process whose workers end, hang and retire."""
 
 import os
+import signal
 from contextlib import closing
 
 import pytest
@@ -28,6 +29,13 @@ def test_a_worker_answers_until_it_retires_ends_or_hangs_and_the_next_one_goes_o
     assert child.ask(0, 0) == Ended(None)
     fourth, _ = child.ask(4, 60)
     assert len({first, second, third, fourth}) == 4
+
+
+def test_a_request_that_was_not_read_in_time_is_not_answered_by_the_next_worker(child):
+    worker, _ = child.ask(1, 60)
+    os.kill(worker, signal.SIGSTOP)
+    assert child.ask(2, 0) == Ended(None)
+    assert child.ask(3, 60)[1] == 9
 
 
 def test_a_child_that_does_not_start_shows_what_it_printed():
