@@ -1,6 +1,7 @@
 """The museum on releases that are made up: found, missed, invented, not importing, interrupted; and its real data."""
 
 import json
+import os
 import re
 import sys
 import textwrap
@@ -141,6 +142,8 @@ def test_an_exhibit_may_be_a_wrong_answer_or_another_implementation(verdict, say
 )
 def test_an_exhibit_may_be_what_the_tuner_reports(later, answer, sentence, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    support = Path(planted_tactics.__file__).parent
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(support), str(support / "no_cute_dsl"))))
     Path("test_planted.py").write_text(textwrap.dedent(planted_tactics.FILE))
     pytest_there = (sys.executable, "-m", "pytest")
     there = {"1.0": Environment("1.0", pytest_there), "1.1": Environment("1.1", pytest_there, variables=later)}
