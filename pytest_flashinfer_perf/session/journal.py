@@ -74,8 +74,9 @@ class Journal:
             self._begin(run, place)
             fcntl.flock(self._file, fcntl.LOCK_UN)
         except OSError:
+            has_a_line = b"\n" in os.pread(self._file, 1 << 16, 0)
             self.close()
-            if path.stat().st_size == 0:
+            if not has_a_line:
                 path.unlink()
             raise
 

@@ -2,6 +2,7 @@
 
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -220,6 +221,17 @@ def test_what_fails_when_it_is_measured_again_is_not_finished(path):
     again.finished(report("a", "failed"))
     again.close()
     assert set(finished(path)) == {"b"}
+
+
+def test_a_journal_whose_first_line_has_no_room_is_not_left(tmp_path):
+    path, (least, most) = tmp_path / "run.json.journal", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (17, most))
+    try:
+        with pytest.raises(OSError, match=str(path)):
+            Journal(path, "first", {"gpu": "H200"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (least, most))
+    assert not path.exists()
 
 
 def test_a_journal_is_of_one_run_and_says_when_it_cannot_be_read(path):
