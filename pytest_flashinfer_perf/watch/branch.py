@@ -104,13 +104,13 @@ class Branch:
         if done.returncode == 0:
             return True
         if self._listed() == tip and not any(word in done.stderr for word in LOCKED):
-            raise RunError(f"{self.remote}: {self.name} cannot be pushed to: {done.stderr.strip()}")
+            raise RunError(f"{self.remote}: {self.name} cannot be pushed to: {done.stderr}")
         return False
 
     def git(self, *words: str, given: str = "") -> str:
         done = self.run(*words, given=given)
         if done.returncode:
-            raise RunError(f"git {words[0]}, of {self.remote}: {done.stderr.strip()}")
+            raise RunError(f"git {words[0]}, of {self.remote}: {done.stderr}")
         return done.stdout
 
     def run(self, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
@@ -121,7 +121,8 @@ class Branch:
             done = subprocess.run(command, input=_bytes(given), capture_output=True, check=False, env=environment)  # noqa: S603
         except OSError as error:
             raise RunError(f"git cannot be started: {error}") from error
-        return subprocess.CompletedProcess(command, done.returncode, _text(done.stdout), _text(done.stderr))
+        said = _text(done.stderr).strip() or f"it ended with code {done.returncode}, without a word"
+        return subprocess.CompletedProcess(command, done.returncode, _text(done.stdout), said)
 
 
 def _bytes(text: str) -> bytes:

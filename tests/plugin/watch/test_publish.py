@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -329,3 +330,14 @@ def test_outside_of_a_repository_an_address_is_enough(remote, tmp_path, monkeypa
     assert main("publish", [str(file), "--remote", str(remote)]) == 0
     assert kinds(remote)[-1] == "run"
     assert list(outside.iterdir()) == []
+
+
+@pytest.mark.usefixtures("remote")
+def test_a_git_that_dies_without_a_word_is_an_error_with_its_code(tmp_path, monkeypatch, capsys):
+    dying = tmp_path / "bin" / "git"
+    dying.parent.mkdir()
+    dying.write_text(f'#!/bin/sh\ncase "$*" in *hash-object*) kill -9 $$;; esac\nexec {shutil.which("git")} "$@"\n')
+    dying.chmod(0o755)
+    monkeypatch.setenv("PATH", str(dying.parent), prepend=os.pathsep)
+    assert main("publish", [str(night(tmp_path / "1.json", "11-01"))]) == 2
+    assert "git hash-object, of origin: it ended with code -9, without a word\n" in capsys.readouterr().err
