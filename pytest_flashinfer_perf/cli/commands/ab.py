@@ -13,6 +13,7 @@ from pathlib import Path
 from pytest_flashinfer_perf.bisect import histories, subjects
 from pytest_flashinfer_perf.cli import judging
 from pytest_flashinfer_perf.cli.commands import parser_of
+from pytest_flashinfer_perf.config.option import SECONDS
 from pytest_flashinfer_perf.files import write_json, write_whole
 from pytest_flashinfer_perf.gate import document, markdown
 from pytest_flashinfer_perf.gate.pairs import PairPlan
@@ -150,7 +151,7 @@ def parser() -> argparse.ArgumentParser:
     judging.PYTHON.add_by(made.add_argument)
     judging.add_pairs(made)
     budget = "Stop after about this many seconds. Default: no limit."
-    made.add_argument("--budget", type=float, metavar="SECONDS", help=budget)
+    made.add_argument("--budget", type=SECONDS, metavar="SECONDS", help=budget)
     judging.add_output(made, "ab")
     judging.add_options(made)
     return made

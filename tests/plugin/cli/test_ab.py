@@ -51,10 +51,17 @@ QUIET = ("--", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 ON_THE_CPU = (*QUIET, "--perf-device=cpu")
 
 
-def test_no_pair_is_no_comparison(capsys):
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("--pairs=0", "--pairs: must be a whole number of at least 1, got '0'"),
+        ("--budget=nan", "--budget: must be a finite number of seconds of at least 0, got 'nan'"),
+    ],
+)
+def test_no_pair_is_no_comparison(option, sentence, capsys):
     with pytest.raises(SystemExit):
-        cli.main(["ab", "--base", sys.executable, "--head", sys.executable, "--pairs=0", "--", "x"])
-    assert "--pairs: must be a whole number of at least 1, got '0'" in capsys.readouterr().err
+        cli.main(["ab", "--base", sys.executable, "--head", sys.executable, option, "--", "x"])
+    assert sentence in capsys.readouterr().err
 
 
 def test_two_environments_are_measured_in_turns_and_judged(told, capsys):
