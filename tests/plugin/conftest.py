@@ -100,10 +100,14 @@ def _sessions_without_hypothesis(request, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def _scripted_times(request, monkeypatch):
-    """No test reads a clock, nor does a session that it starts, but for those that are about clocks."""
-    if request.node.get_closest_marker("more"):
-        return
+def _no_clock_is_read(request):
+    """Nor does a session that a test starts read one, but for tests that are about clocks."""
+    if not request.node.get_closest_marker("more"):
+        request.getfixturevalue("scripted_times")
+
+
+@pytest.fixture
+def scripted_times(monkeypatch):
     monkeypatch.setenv("PYTEST_PLUGINS", "scripted")
     monkeypatch.setenv("PYTHONPATH", str(Path(scripted.__file__).parent), prepend=os.pathsep)
     if scripted.INSTRUMENTS in sys.modules:
