@@ -44,7 +44,7 @@ def all_is_there(pytester, kept, *options, of):
     assert kept
     assert {name: list(report.row.stats.data) for name, report in kept.items()}.items() <= written.items()
     assert set(finished(pytester.path / "run.json.journal")) == set(written)
-    pytester.runpytest(*QUICK, *options, "--perf-resume", "-p", "no:xdist").assert_outcomes(passed=of)
+    pytester.runpytest(*QUICK, *options, "--perf-resume", "-n0").assert_outcomes(passed=of)
     assert samples(rows(pytester)) == written
     assert len(written) == of
 
