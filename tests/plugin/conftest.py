@@ -21,6 +21,7 @@ from pytest_flashinfer_perf.machine.garbage import importing
 os.environ.pop("PYTEST_XDIST_WORKER", None)  # the sessions that tests start are nobody's workers
 os.environ["COLUMNS"] = "80"  # nor in a terminal of another width
 os.environ.pop("GITHUB_STEP_SUMMARY", None)  # and no job's
+os.environ.pop("CI", None)  # where pytest prints whole sentences in its summary, too
 cpuinfo.get_cpu_info = functools.cache(cpuinfo.get_cpu_info)  # or each session that writes a file starts six programs
 
 # A machine that does other things besides is no reason for a test to fail.
