@@ -15,4 +15,5 @@ def built(specs: Sequence[Any], finished: Callable[..., object], step: Callable[
         step(done + 1, done + 1)
 
 
-building.built = built
+def pytest_configure() -> None:
+    building.built = built

@@ -8,6 +8,7 @@ done.says("*1 passed*")
 """
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,5 +76,6 @@ def run(pytester, *options, process=False, quick=True, **files):
     if files:
         pytester.makepyfile(**files)
     (pytester.path / WRITTEN).unlink(missing_ok=True)
+    shutil.rmtree(pytester.path / "__pycache__", ignore_errors=True)  # of a file as long, written in the same second
     start = pytester.runpytest_subprocess if process else pytester.runpytest_inprocess
     return Session(start(*QUICK * quick, f"--benchmark-json={WRITTEN}", *options), pytester.path)
