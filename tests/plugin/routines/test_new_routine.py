@@ -17,21 +17,22 @@ TESTS = ROOT / "tests"
 
 
 @pytest.fixture
-def added(tmp_path, monkeypatch):
-    """Adds a file to a family's folder, which is the package's own and one of this test."""
+def added(tmp_path):
+    """Adds a file to a family's folder, which is the package's own and one of this test, until this fixture ends."""
     made = []
-    for module, file in [(name, getattr(one, "__file__", None)) for name, one in sys.modules.items()]:
-        if file and Path(file).is_relative_to(TESTS) and not Path(file).is_relative_to(TESTS / "plugin"):
-            monkeypatch.delitem(sys.modules, module)  # a suite's file has a test for each routine that was there
 
     def add(family, name, source):
         (tmp_path / f"{name}.py").write_text(source)
-        monkeypatch.setattr(family, "__path__", [*family.__path__, str(tmp_path)])
+        patch.setattr(family, "__path__", [*family.__path__, str(tmp_path)])
         made.append((family, name))
         routines.all_routines.cache_clear()
         return routines.all_routines()[name]
 
-    yield add
+    with pytest.MonkeyPatch.context() as patch:
+        for module, file in [(name, getattr(one, "__file__", None)) for name, one in sys.modules.items()]:
+            if file and Path(file).is_relative_to(TESTS) and not Path(file).is_relative_to(TESTS / "plugin"):
+                patch.delitem(sys.modules, module)  # a suite's file has a test for each routine that was there
+        yield add
     routines.all_routines.cache_clear()
     for family, name in made:
         sys.modules.pop(f"{family.__name__}.{name}")
