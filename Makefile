@@ -43,9 +43,9 @@ PYTEST := $(LIMITED) $(BIN)/python -m pytest $(OPTIONS)
 
 # What the instructions of a CPU decide, and what the versions of pytest, its plugins and hypothesis do. For these it is
 # enough that one session of the gate starts two more, to confirm what is slower.
-OF_THE_CPU := package/test_docs_programs measurement/test_planted_faults plugin/test_refcheck checking/test_sample \
-  routines/test_quantise routines/test_vllm
-OF_PYTEST := fuzz/test_profiles fuzz/test_runs session/test_resume plugin/test_plugin plugin/test_rows \
+OF_THE_CPU := package/test_docs_programs engine/test_planted_faults plugin/test_refcheck checking/test_sample \
+  routines/test_quantise extensions/vllm/test_vllm
+OF_PYTEST := extensions/fuzz/test_profiles extensions/fuzz/test_runs session/test_resume plugin/test_plugin plugin/test_rows \
   plugin/test_selection plugin/test_session_gate
 files = $(1:%=tests/plugin/%.py)
 # The lowest that pyproject.toml declares, in a folder that comes before what is installed.

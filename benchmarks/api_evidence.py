@@ -19,12 +19,12 @@ from typing import Any
 from planted_faults import FAULTS, missed
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.flashinfer_benchmark.testlist import cases_of_line
+from pytest_flashinfer_perf.extensions.apis import all_apis
+from pytest_flashinfer_perf.extensions.apis.routine import ApiRoutine
+from pytest_flashinfer_perf.extensions.apis.templates import WHAT_LACKED
+from pytest_flashinfer_perf.extensions.testlists.testlist import cases_of_line
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.routines.derived import all_apis
-from pytest_flashinfer_perf.routines.derived.routine import ApiRoutine
-from pytest_flashinfer_perf.routines.derived.templates import WHAT_LACKED
 from pytest_flashinfer_perf.spec.case import Case
 
 # Families in the order in which they are compiled and measured: new ones first, those that need Blackwell last.

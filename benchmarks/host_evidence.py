@@ -21,12 +21,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.gate import effects, read, thresholds
 from pytest_flashinfer_perf.gate.effects import Domain
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
 from pytest_flashinfer_perf.rows.run_file import Run
+from pytest_flashinfer_perf.settings import project_file
 
 HERE = Path(__file__).parent
 TIMES = ("enqueue", "sd", "sd by reference", "plan", "sd", "sd by reference", "planted")

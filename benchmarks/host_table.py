@@ -10,8 +10,8 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 
+from pytest_flashinfer_perf.extensions.host.host_time import outlasts
 from pytest_flashinfer_perf.gate import read
-from pytest_flashinfer_perf.rows.host_time import outlasts
 from pytest_flashinfer_perf.rows.row import Row
 
 SHORT_US = 400

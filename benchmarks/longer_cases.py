@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_flashinfer_perf.flashinfer_benchmark import testlist
+from pytest_flashinfer_perf.extensions.testlists import testlist
 from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.gate.figures import kernel_times
 from pytest_flashinfer_perf.gate.judge import judge

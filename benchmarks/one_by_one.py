@@ -5,7 +5,7 @@ other, and all of a module's files at once.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pytest_flashinfer_perf.prebuild import building
+from pytest_flashinfer_perf.extensions.prebuild import building
 
 
 def built(specs: Sequence[Any], finished: Callable[..., object], step: Callable[[int, int], object]) -> None:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.checking import check
-from pytest_flashinfer_perf.kernel_timing import cold
+from pytest_flashinfer_perf.engine import cold
+from pytest_flashinfer_perf.engine.verification import Expected, compared
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measurement.verification import Expected, compared
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.nested import tensors
 from pytest_flashinfer_perf.spec.routine import LaunchOptions

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_flashinfer_perf.extensions.ranks import joined, links
+from pytest_flashinfer_perf.extensions.ranks.routines import _shared
 from pytest_flashinfer_perf.gate import read
-from pytest_flashinfer_perf.ranks import joined, links
-from pytest_flashinfer_perf.routines.comm import _shared
 from pytest_flashinfer_perf.spec.routine import Built
 
 SHARE = float(os.environ.get("PLANTED_SHARE", "0.05"))

@@ -15,8 +15,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from pytest_flashinfer_perf.extensions.ranks.asked import NO_MULTICAST
 from pytest_flashinfer_perf.plugin.fixture import Perf
-from pytest_flashinfer_perf.ranks.asked import NO_MULTICAST
 
 os.environ.update(NO_MULTICAST)  # also without the option: a rank imports this before it joins its group
 pytestmark = pytest.mark.perf_ranks(2, collective="all_reduce")

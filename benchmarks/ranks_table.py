@@ -10,9 +10,9 @@ import statistics
 import sys
 from collections.abc import Sequence
 
+from pytest_flashinfer_perf.extensions.ranks.rank_times import RankTimes
 from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.rows import formatting
-from pytest_flashinfer_perf.rows.ranks import RankTimes
 from pytest_flashinfer_perf.rows.row import Row
 
 HEADINGS = ("case", "calls", "time", "first", "max over ranks", "200 us late", "skew", "busbw", "% of a link", "spread")

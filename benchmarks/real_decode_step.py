@@ -25,14 +25,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pytest_flashinfer_perf.models import budget
-from pytest_flashinfer_perf.models import deployment as steps
-from pytest_flashinfer_perf.models import plan as plans
-from pytest_flashinfer_perf.models.budget import Budget
-from pytest_flashinfer_perf.ranks.asked import NO_MULTICAST
+from pytest_flashinfer_perf.extensions.apis import all_apis
+from pytest_flashinfer_perf.extensions.models import budget
+from pytest_flashinfer_perf.extensions.models import deployment as steps
+from pytest_flashinfer_perf.extensions.models import plan as plans
+from pytest_flashinfer_perf.extensions.models.budget import Budget
+from pytest_flashinfer_perf.extensions.ranks.asked import NO_MULTICAST
 from pytest_flashinfer_perf.report import story
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.routines.derived import all_apis
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import MmBf16Inputs
 from pytest_flashinfer_perf.spec.routine import LaunchOptions
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf.traffic import recording
+from pytest_flashinfer_perf.extensions.traffic import recording
 
 LAYERS, STEPS, EAGER, SETTLED = 8, 4000, 2000, 2000
 HEADS, KV_HEADS, DIM, PAGE, PAGES = 32, 8, 128, 16, 8192

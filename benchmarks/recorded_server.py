@@ -189,7 +189,7 @@ def differences(folder: Path, other: Path, recording: Path | None) -> list[str]:
         f"{name}: {len(ours[name])} and {len(theirs[name])} bytes differ" for name in ours if ours[name] != theirs[name]
     ]
     if recording:
-        from pytest_flashinfer_perf.traffic import recording as recordings
+        from pytest_flashinfer_perf.extensions.traffic import recording as recordings
 
         counted: Counter[str] = Counter()
         for call in recordings.read(recording).calls:

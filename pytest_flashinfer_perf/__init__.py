@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.checking.check import WrongAnswerError
-    from pytest_flashinfer_perf.config.settings import Measuring, MeasuringError
-    from pytest_flashinfer_perf.fuzz.search import strategies_for
-    from pytest_flashinfer_perf.measurement.measure import Measurement, measure
-    from pytest_flashinfer_perf.measurement.one_case import check_answer
+    from pytest_flashinfer_perf.engine.measure import Measurement, measure
+    from pytest_flashinfer_perf.engine.one_case import check_answer
+    from pytest_flashinfer_perf.extensions.fuzz.search import strategies_for
+    from pytest_flashinfer_perf.settings.settings import Measuring, MeasuringError
     from pytest_flashinfer_perf.spec.routine import CannotRunError
 
 __all__ = [
@@ -29,13 +29,13 @@ __all__ = [
 # Loaded when they are first used: importing the plugin must not import torch.
 _HOMES = {
     "CannotRunError": "spec.routine",
-    "Measurement": "measurement.measure",
-    "Measuring": "config.settings",
-    "MeasuringError": "config.settings",
+    "Measurement": "engine.measure",
+    "Measuring": "settings.settings",
+    "MeasuringError": "settings.settings",
     "WrongAnswerError": "checking.check",
-    "check_answer": "measurement.one_case",
-    "measure": "measurement.measure",
-    "strategies_for": "fuzz.search",
+    "check_answer": "engine.one_case",
+    "measure": "engine.measure",
+    "strategies_for": "extensions.fuzz.search",
 }
 
 

@@ -13,7 +13,8 @@ from unittest import mock
 
 import pytest
 
-from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf import cli, loading
+from pytest_flashinfer_perf.cli.commands import all_commands
 from pytest_flashinfer_perf.plugin import options
 
 INTRODUCTION = """# Options, commands, markers
@@ -47,7 +48,8 @@ class Declarations:
 
 def declared() -> Declarations:
     found = Declarations()
-    options.add(cast("pytest.Parser", found))
+    options.add_own(cast("pytest.Parser", found))
+    options.add(cast("pytest.Parser", found), loading.options(loading.manager()))
     return found
 
 
@@ -77,7 +79,7 @@ def commands() -> dict[str, str]:
     with wide, contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
         cli.main(["--help"])
     found = dict(re.findall(r"^ {4}([\w-]+)\s+(\S.*)$", shown.getvalue(), re.MULTILINE))
-    return {name: found[name] for name in cli.COMMANDS}
+    return {name: found[name] for name in (*cli.OF_PYTEST, *all_commands())}
 
 
 def lines() -> Iterator[str]:
@@ -90,8 +92,9 @@ def lines() -> Iterator[str]:
     yield from (f"| `{names[0]}` | {attributes['help']} |" for names, attributes in found.settings)
     yield "\n## flashinfer-perf\n\n| command | what it does |\n|---|---|"
     yield from (f"| `flashinfer-perf {name}` | {text} |" for name, text in commands().items())
+    every_marker = (*options.MARKERS, *loading.markers(loading.manager()))
     yield "\n## Markers\n\n| marker | what it does |\n|---|---|"
-    yield from (f"| `{name}` | {text} |" for name, _, text in (marker.partition(": ") for marker in options.MARKERS))
+    yield from (f"| `{name}` | {text} |" for name, _, text in (marker.partition(": ") for marker in every_marker))
 
 
 if __name__ == "__main__":

@@ -13,13 +13,13 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.extensions.traffic import recording
+from pytest_flashinfer_perf.extensions.tuner import found
+from pytest_flashinfer_perf.extensions.tuner.found import Report
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.rows.fields import LARGEST, types_of
 from pytest_flashinfer_perf.rows.row import PARTS
 from pytest_flashinfer_perf.rows.run_file import SCHEMA
-from pytest_flashinfer_perf.traffic import recording
-from pytest_flashinfer_perf.tuner import found
-from pytest_flashinfer_perf.tuner.found import Report
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "row.md"

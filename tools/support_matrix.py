@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
+from pytest_flashinfer_perf.extensions.apis import templates
+from pytest_flashinfer_perf.extensions.apis.routine import declared
+from pytest_flashinfer_perf.extensions.apis.templates import Api
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.routines.derived import templates
-from pytest_flashinfer_perf.routines.derived.routine import declared
-from pytest_flashinfer_perf.routines.derived.templates import Api
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Backend
 
 EVIDENCE = Path(__file__).parents[1] / "evidence"

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from pytest_flashinfer_perf.cli import commands
-from pytest_flashinfer_perf.config.usage import errors_of_use
 from pytest_flashinfer_perf.errors import require
-from pytest_flashinfer_perf.flashinfer_benchmark.printed_lines import UpstreamLines
+from pytest_flashinfer_perf.extensions.testlists.printed_lines import UpstreamLines
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.plugin import cases
 from pytest_flashinfer_perf.plugin.named_files import is_recording
 from pytest_flashinfer_perf.plugin.options import CASES, HIDDEN
+from pytest_flashinfer_perf.settings.usage import errors_of_use
 from pytest_flashinfer_perf.spec import flags
 
 NO_NUMPY = "ignore:Failed to initialize NumPy:UserWarning"  # by torch; nothing here needs numpy
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:  # the command is the whole process
         atexit.register(gc.freeze)  # or its end looks at all of torch and FlashInfer: 0.5 s and 1 s
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words and words[0] in commands.HELP:
+    if words and words[0] in commands.all_commands():
         return commands.main(words[0], words[1:])
     command = OF_PYTEST.get(words[0] if words else "")
     if command is not None and words[1:2] not in (["-h"], ["--help"]):
@@ -72,8 +72,8 @@ def _parser() -> argparse.ArgumentParser:
             epilog=example,
             formatter_class=commands.HelpFormatter,
         )
-    for name, sentence in commands.HELP.items():
-        known.add_parser(name, help=sentence, add_help=False)
+    for command in commands.all_commands().values():
+        known.add_parser(command.name, help=command.help, add_help=False)
     return parser
 
 
@@ -171,4 +171,3 @@ def of_suite(arguments: Sequence[str]) -> list[str]:
 
 
 OF_PYTEST = {"bench": bench, "run": run}
-COMMANDS = (*OF_PYTEST, *commands.HELP)

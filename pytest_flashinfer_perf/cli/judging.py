@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from pytest_flashinfer_perf.config import project_file
-from pytest_flashinfer_perf.config.option import ALLOW, STRICT, option, whole
 from pytest_flashinfer_perf.files import verify_outputs, write_whole
 from pytest_flashinfer_perf.gate import document, markdown, match, terminal, thresholds
 from pytest_flashinfer_perf.gate.verdict import Judgement, Rules
 from pytest_flashinfer_perf.printing import print_raw, show
 from pytest_flashinfer_perf.rows.run_file import Run
+from pytest_flashinfer_perf.settings import project_file
+from pytest_flashinfer_perf.settings.option import ALLOW, STRICT, option, whole
 
 WRITERS = {"markdown": markdown.text, "json": document.text, "junit": document.junit_xml}
 WRITTEN_AS = {"markdown": "Markdown", "json": "JSON", "junit": "JUnit XML"}

@@ -5,8 +5,8 @@ by that alone (`_screened`). The others' effects are looked at together, for som
 (`_families`); an effect beyond its case's threshold, and not by chance, is SLOWER or FASTER (`decide`). The gaps
 between kernels are a family of their own, which decides where the whole call became longer or shorter. What a second
 instrument contradicts is AMBIGUOUS (`_witnessed`). Host time is a family too, which decides only where `slower_host` is
-asked for, or the rules judge by it alone. The sum of a model's step comes last (`models/verdicts.py`). What other
-processes show of suspects since is added by `confirmation.py`.
+asked for, or the rules judge by it alone. The sum of a model's step comes last (`extensions/models/verdicts.py`). What
+other processes show of suspects since is added by `confirmation.py`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from pytest_flashinfer_perf.extensions.models import budget, verdicts
+from pytest_flashinfer_perf.extensions.models.verdicts import JudgedStep, TimedCase
 from pytest_flashinfer_perf.gate import calm, effects, figures, match, noise, speeds, student, thresholds
 from pytest_flashinfer_perf.gate.effects import Domain, Effect
 from pytest_flashinfer_perf.gate.match import ComparedCase, Reason, Trouble
 from pytest_flashinfer_perf.gate.thresholds import Threshold
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
-from pytest_flashinfer_perf.models import budget, verdicts
-from pytest_flashinfer_perf.models.verdicts import JudgedStep, TimedCase
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
 
@@ -145,7 +145,7 @@ def _only(effect: Effect) -> Decision:
 
 
 # A second instrument for what CUPTI says of kernels: stamps of the GPU's timer around calls of its own, which CUPTI has
-# no part in (kernel_timing/clocks.py). Each row has them for its cycles. Gaps are the rest of CUPTI's time, so a record
+# no part in (engine/clocks.py). Each row has them for its cycles. Gaps are the rest of CUPTI's time, so a record
 # that is wrong about the kernels is wrong about them too.
 
 CHANGED = (Verdict.SLOWER, Verdict.FASTER)

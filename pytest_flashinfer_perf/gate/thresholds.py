@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, get_type_hints
 
-from pytest_flashinfer_perf.config import project_file
-from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileError
+from pytest_flashinfer_perf.extensions.host.host_time import SYNCHRONISATION, HostTime, places
+from pytest_flashinfer_perf.extensions.models.verdicts import StepLimits, TrafficLimits
 from pytest_flashinfer_perf.gate import effects
 from pytest_flashinfer_perf.gate.effects import Replicates
 from pytest_flashinfer_perf.gate.match import ComparedCase
-from pytest_flashinfer_perf.models.verdicts import StepLimits, TrafficLimits
-from pytest_flashinfer_perf.rows.host_time import SYNCHRONISATION, HostTime, places
 from pytest_flashinfer_perf.rows.row import Row
+from pytest_flashinfer_perf.settings import project_file
+from pytest_flashinfer_perf.settings.project_file import ProjectFile, ProjectFileError
 
 EXAMPLE = '"attention/decode*" = { slower = "2%", floor_us = 0.5 }'
 PERCENT = re.compile(r"(\d+(?:\.\d+)?) *%")

@@ -9,10 +9,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 
+from pytest_flashinfer_perf.extensions.models.verdicts import JudgedStep
 from pytest_flashinfer_perf.gate.effects import Domain, Effect
 from pytest_flashinfer_perf.gate.match import NEVER_ALLOWED, ComparedCase, Reason
 from pytest_flashinfer_perf.gate.thresholds import Broken, StepThresholds, Threshold, Thresholds, TrafficThresholds
-from pytest_flashinfer_perf.models.verdicts import JudgedStep
 from pytest_flashinfer_perf.rows.run_file import Run
 
 NOTHING_WORSE, WORSE, COULD_NOT_JUDGE = 0, 1, 2  # exit codes; of 1 and 2 it is 1

@@ -13,6 +13,8 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from pytest_flashinfer_perf.extensions.host.host_time import COUNTED, places
+from pytest_flashinfer_perf.extensions.models import verdicts
 from pytest_flashinfer_perf.gate.effects import Domain, Effect
 from pytest_flashinfer_perf.gate.figures import placement_figures, positive
 from pytest_flashinfer_perf.gate.judge import QUANTITIES
@@ -21,9 +23,7 @@ from pytest_flashinfer_perf.gate.noise import FEWEST_PLACEMENTS
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE, Judged, Judgement, Verdict
 from pytest_flashinfer_perf.machine import implementations
 from pytest_flashinfer_perf.machine.implementations import UNKNOWN
-from pytest_flashinfer_perf.models import verdicts
 from pytest_flashinfer_perf.rows.formatting import counted, duration, shortened
-from pytest_flashinfer_perf.rows.host_time import COUNTED, places
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
 from pytest_flashinfer_perf.rows.scatter import noise

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_flashinfer_perf import hookspecs, loading
 from pytest_flashinfer_perf.plugin import named_files, options
 from pytest_flashinfer_perf.session.stash import COMPILES, confirms
 
@@ -23,8 +25,17 @@ HOOKS = "flashinfer-perf-hooks"
 WRONG = pytest.StashKey[pytest.UsageError]()  # what is wrong in the settings of a session that hooks have joined late
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    options.add(parser)
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    config: Any = pluginmanager.get_plugin("pytestconfig")
+    is_asked = loading.is_asked(config, {one.dest for one in options.ALL})
+    options.add_own(parser)
+    if is_asked:
+        loading.register(pluginmanager)
+        options.add(parser, loading.options(pluginmanager))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -32,12 +43,14 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     named_files.refuse_foreign(early_config)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    """Before any extension reads its options, of which a process that a session starts drops some."""
     if COMPILES in os.environ or confirms():
         from pytest_flashinfer_perf.plugin import child_options
 
         child_options.clear(config)
-    for marker in options.MARKERS:
+    for marker in (*options.MARKERS, *loading.markers(config.pluginmanager)):
         config.addinivalue_line("markers", marker)
     if _is_asked_for(config):
         _hooks(config)
@@ -54,6 +67,8 @@ def _is_asked_for(config: pytest.Config) -> bool:
     paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
     if any(path.suffix in (".txt", ".json", ".jsonl") or named_files.is_data_set(path) for path in paths):
         return True
+    if any(config.hook.pytest_perf_argument(path=path) for path in paths):
+        return True
     # A project's settings are read at once: what is wrong in them ends the session.
     shared = config.rootpath / "pyproject.toml"
     in_shared = shared.is_file() and "[tool.flashinfer-perf" in shared.read_text(encoding="utf-8", errors="replace")
@@ -66,6 +81,7 @@ def _hooks(config: pytest.Config) -> Any:
 
     if WRONG in config.stash:
         raise config.stash[WRONG]
+    loading.join_late(config)
     if not config.pluginmanager.hasplugin(HOOKS):
         config.pluginmanager.register(hooks, HOOKS)
         try:
@@ -99,6 +115,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
                 path.resolve().unlink()
     except OSError as error:
         raise pytest.UsageError(f"--benchmark-json: {error}") from error
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> None:
+    """Before a test is imported that may use a marker of an extension."""
+    if not loading.is_done(parent.config.pluginmanager) and loading.speaks_of_us(module_path):
+        loading.join_late(parent.config)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf.config.option import DEFAULT_SEED
-from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.errors import unknown
-from pytest_flashinfer_perf.flashinfer_benchmark import testlist
-from pytest_flashinfer_perf.flashinfer_benchmark.testlist import TestlistLine
-from pytest_flashinfer_perf.models import plan as plans
-from pytest_flashinfer_perf.models import shipped
-from pytest_flashinfer_perf.models.deployment import parse
-from pytest_flashinfer_perf.ranks import asked
+from pytest_flashinfer_perf.extensions.apis import all_apis
+from pytest_flashinfer_perf.extensions.models import plan as plans
+from pytest_flashinfer_perf.extensions.models import shipped
+from pytest_flashinfer_perf.extensions.models.deployment import parse
+from pytest_flashinfer_perf.extensions.models.step import StepPlan
+from pytest_flashinfer_perf.extensions.ranks import asked
+from pytest_flashinfer_perf.extensions.testlists import testlist
+from pytest_flashinfer_perf.extensions.testlists.testlist import TestlistLine
 from pytest_flashinfer_perf.routines import all_backends, all_routines, upstream
-from pytest_flashinfer_perf.routines.derived import all_apis
-from pytest_flashinfer_perf.rows.step import StepPlan
+from pytest_flashinfer_perf.settings.option import DEFAULT_SEED
+from pytest_flashinfer_perf.settings.settings import Settings
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.params import ParamError, Params
@@ -133,7 +133,7 @@ def _plan(model: str, step: str, file: str | None) -> StepPlan:
 def recorded_step(settings: Settings) -> StepPlan | None:
     """The step of the run, as this FlashInfer can measure it, for the file of the run; or the calls of a recording."""
     if settings.traffic is not None:
-        from pytest_flashinfer_perf.traffic import replay  # imports torch
+        from pytest_flashinfer_perf.extensions.traffic import replay  # imports torch
 
         return replay.of_file(settings.traffic, settings.cover, settings.backends).plan
     if not _runs_a_step(settings):

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.config import project_file
-from pytest_flashinfer_perf.config.settings import Settings
-from pytest_flashinfer_perf.config.usage import errors_of_use
+from pytest_flashinfer_perf.engine import stopping
 from pytest_flashinfer_perf.errors import unknown
-from pytest_flashinfer_perf.kernel_timing import stopping
+from pytest_flashinfer_perf.extensions.apis import all_apis
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.plugin import cases
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.routines.derived import all_apis
 from pytest_flashinfer_perf.session.benchmark_rows import ReplayClock
 from pytest_flashinfer_perf.session.stash import CASE, SETTINGS, case_of, is_rank
+from pytest_flashinfer_perf.settings import project_file
+from pytest_flashinfer_perf.settings.settings import Settings
+from pytest_flashinfer_perf.settings.usage import errors_of_use
 from pytest_flashinfer_perf.spec.case import Case, routine_named, selects_no_routine
 from pytest_flashinfer_perf.spec.params import ParamError, Params
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Routine
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.fuzz.search import Search
+    from pytest_flashinfer_perf.extensions.fuzz.search import Search
 
 NO_CASE = "no-case"
 
@@ -50,7 +50,7 @@ def _made(routine: AnyRoutine, settings: Settings, shapes: Sequence[Params | str
     """The cases of a test; or a search for each backend, which ignores the shapes that the test lists."""
     if not settings.fuzzing.on or settings.cases:
         return cases.cases_of(routine, settings, shapes)
-    from pytest_flashinfer_perf.fuzz.search import Search
+    from pytest_flashinfer_perf.extensions.fuzz.search import Search
 
     return [Search(routine, backend) for backend in cases.backends_of(routine, settings)]
 

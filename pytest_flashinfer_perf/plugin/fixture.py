@@ -12,31 +12,32 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf import compat
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
-from pytest_flashinfer_perf.config.settings import Asked, Checking, Measuring, MeasuringError, Settings
+from pytest_flashinfer_perf.engine import describe as row
+from pytest_flashinfer_perf.engine import peaks
+from pytest_flashinfer_perf.engine.autotune import CacheError
+from pytest_flashinfer_perf.engine.call import CallSpec, Reference
+from pytest_flashinfer_perf.engine.measure import Measurement, TimeCalls, alone, measure_call
+from pytest_flashinfer_perf.engine.one_case import OutOfMemoryError, obstacle, run_case
+from pytest_flashinfer_perf.engine.verification import Outputs
+from pytest_flashinfer_perf.extensions.compat import functions as compat
+from pytest_flashinfer_perf.extensions.ranks import asked, joined
+from pytest_flashinfer_perf.extensions.ranks import timing as together
 from pytest_flashinfer_perf.machine import builds
 from pytest_flashinfer_perf.machine.builds import CompileError
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measurement import peaks, row
-from pytest_flashinfer_perf.measurement.autotune import CacheError
-from pytest_flashinfer_perf.measurement.call import CallSpec, Reference
-from pytest_flashinfer_perf.measurement.measure import Measurement, TimeCalls, alone, measure_call
-from pytest_flashinfer_perf.measurement.one_case import OutOfMemoryError, obstacle, run_case
-from pytest_flashinfer_perf.measurement.verification import Outputs
-from pytest_flashinfer_perf.ranks import asked, joined
-from pytest_flashinfer_perf.ranks import timing as together
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.rows.row import Identity, Row
 from pytest_flashinfer_perf.rows.run_file import Roof
 from pytest_flashinfer_perf.session import benchmark_rows, setup, stash
 from pytest_flashinfer_perf.session.reports import CaseReport
 from pytest_flashinfer_perf.session.stash import IDENTITY
+from pytest_flashinfer_perf.settings.settings import Asked, Checking, Measuring, MeasuringError, Settings
 from pytest_flashinfer_perf.spec.case import Case, quarantined
 from pytest_flashinfer_perf.spec.routine import CannotRunError, Cost
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.fuzz.search import Search
+    from pytest_flashinfer_perf.extensions.fuzz.search import Search
 
 Evaluate = Callable[[bool, Device], tuple[Measurement, Callable[[Row], Row], Mapping[str, Any]]]
 SWALLOWED = "nothing was measured, and the test went on after the failure of perf, which must end it"
@@ -108,7 +109,7 @@ class Perf:
     def _launched_and_checked(self, case: Case | Search) -> None:
         if case.routine.ranks is not None:
             pytest.skip(f"{case.routine.name} is a call of several processes, which a search does not start")
-        from pytest_flashinfer_perf.fuzz import as_test
+        from pytest_flashinfer_perf.extensions.fuzz import as_test
 
         if isinstance(case, Case):
             as_test.attempt(case, self._node, self._settings, self._device)
@@ -139,7 +140,7 @@ class Perf:
         """The row with everything that could have been chosen, if --perf-tactics asks for it."""
         if self._settings.tactics is None:
             return made
-        from pytest_flashinfer_perf.tuner import report, search
+        from pytest_flashinfer_perf.extensions.tuner import report, search
 
         found = search.look_at(case, self._settings, self._device, search.TuneJob(budget=self._settings.tactics))
         if found is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_flashinfer_perf.config.project_file import ProjectFile
+from pytest_flashinfer_perf.extensions.models.step import StepPlan
 from pytest_flashinfer_perf.gate import confirmation, markdown, match, read, terminal, thresholds
 from pytest_flashinfer_perf.gate.confirmation import Again, confirm
 from pytest_flashinfer_perf.gate.judge import judge
@@ -24,9 +24,9 @@ from pytest_flashinfer_perf.printing import safe_lines, write_lines
 from pytest_flashinfer_perf.rows import row as rows
 from pytest_flashinfer_perf.rows.row import Identity, Row
 from pytest_flashinfer_perf.rows.run_file import Block, Run, RunError, Unmeasured
-from pytest_flashinfer_perf.rows.step import StepPlan
 from pytest_flashinfer_perf.session import reports
 from pytest_flashinfer_perf.session.stash import CONFIRMS, measures
+from pytest_flashinfer_perf.settings.project_file import ProjectFile
 
 NAME = "this session"
 JUDGED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)

@@ -14,24 +14,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.config.settings import Settings
-from pytest_flashinfer_perf.config.usage import errors_of_use
 from pytest_flashinfer_perf.errors import is_installed
+from pytest_flashinfer_perf.extensions.models.step import StepPlan
 from pytest_flashinfer_perf.machine.garbage import freeze_imports, importing
 from pytest_flashinfer_perf.plugin import named_files, options, read_options, results
-from pytest_flashinfer_perf.plugin.results import Board
-from pytest_flashinfer_perf.rows.step import StepPlan
+from pytest_flashinfer_perf.plugin.results import BOARD, Board
 from pytest_flashinfer_perf.session import benchmark_rows, progress, reports, stash
 from pytest_flashinfer_perf.session import setup as running
 from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, measures
 from pytest_flashinfer_perf.session.workers import usage_errors_sent
+from pytest_flashinfer_perf.settings.settings import Settings
+from pytest_flashinfer_perf.settings.usage import errors_of_use
 
 if TYPE_CHECKING:
+    from pytest_flashinfer_perf.extensions.trace_sets.items import Evaluations
     from pytest_flashinfer_perf.machine.devices import Device
-    from pytest_flashinfer_perf.trace_sets.items import Evaluations
 
 TRACE_SETS = pytest.StashKey[list[tuple[named_files.Asked, "Evaluations"]]]()
-BOARD = pytest.StashKey[Board]()
 
 CODSPEED = (
     "pytest-codspeed is active (--codspeed or CODSPEED_ENV) and has switched off pytest-benchmark, which writes the"
@@ -91,7 +90,7 @@ def _open_files(config: pytest.Config, board: Board) -> None:
 
         config.pluginmanager.register(HtmlFile(config, board), "flashinfer-perf-html")
     if config.getoption("perf_csv"):
-        from pytest_flashinfer_perf.flashinfer_benchmark.csv_rows import CsvFile
+        from pytest_flashinfer_perf.extensions.testlists.csv_rows import CsvFile
 
         path = config.invocation_params.dir / config.getoption("perf_csv")
         config.pluginmanager.register(CsvFile(path), "flashinfer-perf-csv")
@@ -101,7 +100,7 @@ def _open_files(config: pytest.Config, board: Board) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
     if config.getoption("perf_prebuild") and not (config.option.collectonly or hasattr(config, "workerinput")):
-        from pytest_flashinfer_perf.prebuild.loop import compile_first
+        from pytest_flashinfer_perf.extensions.prebuild.loop import compile_first
 
         with errors_of_use():
             compile_first(config)
@@ -147,7 +146,7 @@ def pytest_collect_file(
     if not parent.session.isinitpath(file_path):
         return others
     if file_path.suffix == ".py" and parent.config.getoption("perf_record"):
-        from pytest_flashinfer_perf.plugin.programs import ProgramFile
+        from pytest_flashinfer_perf.extensions.compat.programs import ProgramFile
 
         return [ProgramFile.from_parent(parent, path=file_path, device=_device)]
     if file_path.suffix == ".json":
@@ -197,7 +196,7 @@ def _complete(session: pytest.Session, config: pytest.Config, items: list[pytest
         named_files.keep_only(config, items)
     measured = [item for item in items if measures(item)]
     if any(stash.ranks(item) for item in items):
-        from pytest_flashinfer_perf.plugin import ranked
+        from pytest_flashinfer_perf.extensions.ranks import ranked
 
         ranked.prepare(items)
     if measured and is_installed("torch"):
@@ -229,7 +228,8 @@ def pytest_runtestloop(session: pytest.Session) -> None:
 
 def _device(settings: Settings) -> Device:
     with errors_of_use(), importing():  # an instrument imports FlashInfer
-        from pytest_flashinfer_perf.kernel_timing import instruments, run
+        from pytest_flashinfer_perf.engine import instruments
+        from pytest_flashinfer_perf.engine import timing as run
         from pytest_flashinfer_perf.machine import devices
 
         try:
@@ -268,7 +268,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a test that several processes make together in those, instead of this one."""
     if stash.ranks(pyfuncitem) is None:
         return None
-    from pytest_flashinfer_perf.plugin import ranked
+    from pytest_flashinfer_perf.extensions.ranks import ranked
 
     ranked.run(pyfuncitem)
     return True
@@ -292,7 +292,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     measured = measures(item)
     if measured and call.excinfo is not None and not item.config.getoption("fulltrace"):
-        from pytest_flashinfer_perf.kernel_timing import tracebacks
+        from pytest_flashinfer_perf.engine import tracebacks
 
         tracebacks.hide_ours(call.excinfo)
     report = yield

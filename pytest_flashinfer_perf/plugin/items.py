@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.flashinfer_benchmark import testlist
-from pytest_flashinfer_perf.fuzz import findings
+from pytest_flashinfer_perf.extensions.fuzz import findings
+from pytest_flashinfer_perf.extensions.testlists import testlist
+from pytest_flashinfer_perf.extensions.traffic import replay
 from pytest_flashinfer_perf.plugin import cases, collection
 from pytest_flashinfer_perf.printing import safe_lines
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.session.stash import CASE, IDENTITY, LINE, SETTINGS
-from pytest_flashinfer_perf.traffic import replay
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.flashinfer_benchmark.testlist import TestlistLine
+    from pytest_flashinfer_perf.extensions.testlists.testlist import TestlistLine
     from pytest_flashinfer_perf.plugin.fixture import Perf
 
 

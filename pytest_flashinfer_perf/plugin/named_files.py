@@ -12,12 +12,12 @@ import pytest
 from pytest_flashinfer_perf.session.stash import SETTINGS
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.config.settings import Settings
-    from pytest_flashinfer_perf.trace_sets.items import Evaluations
+    from pytest_flashinfer_perf.extensions.trace_sets.items import Evaluations
+    from pytest_flashinfer_perf.settings.settings import Settings
 
 
 def findings_in(path: Path, parent: pytest.Collector) -> list[pytest.Collector]:
-    from pytest_flashinfer_perf.fuzz import findings
+    from pytest_flashinfer_perf.extensions.fuzz import findings
 
     if not findings.is_finding(path):
         return []
@@ -31,7 +31,7 @@ def is_testlist(path: Path, config: pytest.Config) -> bool:
         return True
     if path.suffix != ".txt":
         return False
-    from pytest_flashinfer_perf.flashinfer_benchmark import testlist
+    from pytest_flashinfer_perf.extensions.testlists import testlist
 
     return testlist.is_testlist(path)
 
@@ -39,7 +39,7 @@ def is_testlist(path: Path, config: pytest.Config) -> bool:
 def is_recording(path: Path) -> bool:
     if path.suffix != ".jsonl":
         return False
-    from pytest_flashinfer_perf.traffic import recording
+    from pytest_flashinfer_perf.extensions.traffic import recording
 
     return recording.is_recording(path)
 
@@ -142,11 +142,13 @@ def _verify_traces(roots: Iterable[Path], settings: Settings) -> None:
 
 
 def evaluations(settings: Settings) -> Evaluations:
-    from pytest_flashinfer_perf.config.usage import errors_of_use
+    from pytest_flashinfer_perf.extensions import trace_sets
+    from pytest_flashinfer_perf.settings.usage import errors_of_use
 
     with errors_of_use(ImportError):
-        from pytest_flashinfer_perf.trace_sets.config import BenchmarkConfig, option
-        from pytest_flashinfer_perf.trace_sets.items import Evaluations
+        trace_sets.verify_installed()
+        from pytest_flashinfer_perf.extensions.trace_sets.config import BenchmarkConfig, option
+        from pytest_flashinfer_perf.extensions.trace_sets.items import Evaluations
     given = settings.trace.config
     overrides = dict(map(option, settings.trace.options))
     config = BenchmarkConfig.from_yaml(given, **overrides) if given else BenchmarkConfig.default(**overrides)
@@ -154,7 +156,7 @@ def evaluations(settings: Settings) -> Evaluations:
 
 
 def items(session: pytest.Session, asked: Asked, shared: Evaluations) -> Iterator[pytest.Item]:
-    from pytest_flashinfer_perf.trace_sets.items import TraceSetItems
+    from pytest_flashinfer_perf.extensions.trace_sets.items import TraceSetItems
 
     outside = not asked.root.is_relative_to(session.config.rootpath)
     nodeid = asked.root.as_posix() if outside else None  # pytest makes none for a path outside its rootdir

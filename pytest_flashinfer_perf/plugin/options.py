@@ -5,28 +5,16 @@ Every session loads this module, also one without a case: it imports no part of 
 
 from __future__ import annotations
 
-import argparse
 from argparse import SUPPRESS
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.config import option as opt
-from pytest_flashinfer_perf.config.option import DEFAULT_SEED, FINDINGS, Child, option, whole
-from pytest_flashinfer_perf.config.settings import BOUNDS, CHOICES, Measuring
-
-if TYPE_CHECKING:
-    from pytest_flashinfer_perf.session.shards import Shard
-
-
-def shard(text: str) -> Shard:
-    from pytest_flashinfer_perf.session import shards  # imported where one is given
-
-    try:
-        return shards.parse(text)
-    except shards.ShardError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
+from pytest_flashinfer_perf import loading
+from pytest_flashinfer_perf.settings import option as opt
+from pytest_flashinfer_perf.settings.option import DEFAULT_SEED, FINDINGS, Child, Option, option, whole
+from pytest_flashinfer_perf.settings.settings import BOUNDS, CHOICES, Measuring
 
 REPEATABLE: dict[str, Any] = {"action": "append", "default": []}
 
@@ -259,20 +247,6 @@ LONG_RUNS = (
         action="store_true",
         help="Continue the last run, if it was interrupted: keep the results of the tests that it has finished.",
     ),
-    option(
-        "--perf-shard",
-        child=Child.PART,
-        metavar="I/N",
-        type=shard,
-        help="Run part I of N of the tests, counted from 1. Join the parts' files by `flashinfer-perf merge`.",
-    ),
-    option(
-        "--perf-shard-by",
-        child=Child.PART,
-        reads=True,
-        metavar="FILE",
-        help="Balance the parts by the durations in the JSON file of an earlier run. Default: by number of tests.",
-    ),
 )
 FILES = (
     option(
@@ -378,20 +352,29 @@ MARKERS = (
 REQUIRING = ("requires_sm", "requires_backend", "requires_flashinfer")
 
 
-def add(parser: pytest.Parser) -> None:
+def add(parser: pytest.Parser, questions: Mapping[str, Sequence[Option]]) -> None:
     """One group of `pytest --help` for each question that options answer."""
-    for question, table in QUESTIONS.items():
+    for question, table in questions.items():
         group = parser.getgroup(f"flashinfer-perf {question}", f"FlashInfer performance: {question}")
         for one in table:
             one.add_by(group.addoption)
+
+
+def add_own(parser: pytest.Parser) -> None:
+    add(parser, QUESTIONS)
     parser.addini(opt.GPU_WORKERS, "pytest -n auto starts one worker for each visible GPU", type="bool", default=False)
     for one in HIDDEN:
         one.add_by(parser.getgroup("flashinfer-perf hidden").addoption)
 
 
+def of_all(config: pytest.Config) -> list[Option]:
+    """The options of this plugin and of its extensions, where those are loaded."""
+    return [*ALL, *(one for table in loading.options(config.pluginmanager).values() for one in table)]
+
+
 def are_given(config: pytest.Config) -> bool:
-    """Whether an option of this plugin has another value than its default."""
-    return any(getattr(config.option, one.dest, one.default) != one.default for one in ALL)
+    """Whether one of them has another value than its default."""
+    return any(getattr(config.option, one.dest, one.default) != one.default for one in of_all(config))
 
 
 def needs_device(item: pytest.Item) -> bool:

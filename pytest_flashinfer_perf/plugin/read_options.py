@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.config import planting, project_file
-from pytest_flashinfer_perf.config.option import SECONDS
-from pytest_flashinfer_perf.config.project_file import ProjectFile
-from pytest_flashinfer_perf.config.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
 from pytest_flashinfer_perf.errors import require
 from pytest_flashinfer_perf.gate import match
 from pytest_flashinfer_perf.plugin import named_files, options
+from pytest_flashinfer_perf.settings import planting, project_file
+from pytest_flashinfer_perf.settings.option import SECONDS
+from pytest_flashinfer_perf.settings.project_file import ProjectFile
+from pytest_flashinfer_perf.settings.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
 
 
 def _refuse_empty(config: pytest.Config) -> None:
     """Without this, an empty value would be taken for an option that was not given."""
-    for one in options.ALL:
+    for one in options.of_all(config):
         value = getattr(config.option, one.dest)
         values = value if isinstance(value, list) else [value]
         if not one.may_be_empty and any(map(_is_empty, values)):
@@ -89,7 +89,7 @@ def _verify_gate(config: pytest.Config, project: ProjectFile) -> None:
 
 def _model(config: pytest.Config) -> dict[str, Any]:
     """The model, its step, and the file that already has its plan; files are relative to the current folder."""
-    from pytest_flashinfer_perf.models import shipped
+    from pytest_flashinfer_perf.extensions.models import shipped
 
     here, model, plan = config.invocation_params.dir, config.getoption("perf_model"), config.getoption("perf_plan")
     if model is not None and shipped.is_path(model):

@@ -6,14 +6,14 @@ from datetime import datetime, timezone
 
 import pytest
 
-from pytest_flashinfer_perf.config.usage import not_written
+from pytest_flashinfer_perf.extensions.pages import page
 from pytest_flashinfer_perf.gate.markdown import summarized
 from pytest_flashinfer_perf.machine import provenance
 from pytest_flashinfer_perf.plugin.results import Board
 from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.report import markdown
-from pytest_flashinfer_perf.report.html import page
 from pytest_flashinfer_perf.rows.run_file import Commit, Run
+from pytest_flashinfer_perf.settings.usage import not_written
 
 
 def of(config: pytest.Config, board: Board) -> Run:

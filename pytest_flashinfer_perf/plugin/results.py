@@ -19,24 +19,26 @@ from typing import Any
 import pytest
 from _pytest._code.code import ExceptionChainRepr
 
-from pytest_flashinfer_perf.config.settings import Settings
-from pytest_flashinfer_perf.config.usage import not_written
+from pytest_flashinfer_perf.extensions.host import table as host
+from pytest_flashinfer_perf.extensions.models import budget
+from pytest_flashinfer_perf.extensions.models.step import StepPlan
+from pytest_flashinfer_perf.extensions.vllm import table as vllm
 from pytest_flashinfer_perf.files import verify_outputs, write_json
 from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.machine import provenance
-from pytest_flashinfer_perf.models import budget
 from pytest_flashinfer_perf.plugin import options
 from pytest_flashinfer_perf.printing import safe_lines, write_lines
-from pytest_flashinfer_perf.report import host, terminal, vllm
+from pytest_flashinfer_perf.report import terminal
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.formatting import duration
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import FAILED, SCHEMA_KEY, Block, Run, RunError, Unmeasured
-from pytest_flashinfer_perf.rows.step import StepPlan
 from pytest_flashinfer_perf.session import benchmark_rows, reports, stash
 from pytest_flashinfer_perf.session.journal import json_of
 from pytest_flashinfer_perf.session.reports import CaseReport
 from pytest_flashinfer_perf.session.stash import SETTINGS
+from pytest_flashinfer_perf.settings.settings import Settings
+from pytest_flashinfer_perf.settings.usage import not_written
 
 NOTHING = "nothing was measured, for the reasons above"
 NOT_TIMED = "--benchmark-disable: answers were checked, and nothing was timed"
@@ -54,6 +56,9 @@ OF_ITS_TABLE = ("benchmark_verbose", "benchmark_compare", "benchmark_histogram",
 NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
 
 
+BOARD: pytest.StashKey[Board] = pytest.StashKey()  # of the config
+
+
 class Board:
     """Collects rows and skips from test reports, also of other processes; `is_ours` if any belongs to a case."""
 
@@ -62,6 +67,7 @@ class Board:
         self._carried: dict[str, list[CaseReport]] = {}  # of the last attempt of each test
         self.notes: list[str] = []
         self.is_ours = False
+        self.is_part = False  # of a run, whose file is wanted even if it has no test
 
     @property
     def rows(self) -> list[Row]:
@@ -89,6 +95,10 @@ class Board:
             self._carried.pop(test, None)
         if carried != reports.NOTHING:
             self._carried.setdefault(test, []).append(carried)
+
+    def is_due(self, session: pytest.Session) -> bool:
+        """Whether a file of this run is to be written, if only with the reasons why it has no row."""
+        return self.is_ours or (self.is_part and session.exitstatus in ENDED)
 
     def reasons(self, outcome: str) -> list[str]:
         """The reasons of this outcome, without the line of a file where each was met."""
@@ -267,7 +277,7 @@ def verify(config: pytest.Config, settings: Settings) -> None:
     here = config.invocation_params.dir
     named = {"--benchmark-json": json_of(config), "--junitxml": config.getoption("xmlpath", None)}
     outputs = {option: here / path if path else None for option, path in named.items()}
-    for one in options.ALL:
+    for one in options.of_all(config):
         if one.writes is not None and (path := config.getoption(one.dest)):
             outputs[one.name] = here / path / one.writes
     if settings.fuzzing.on:
@@ -291,7 +301,7 @@ def _saves(config: pytest.Config) -> bool:
 def _read(config: pytest.Config, settings: Settings) -> Iterator[Path]:
     """Files that the session reads, as far as it is known before tests are collected."""
     here = config.invocation_params.dir
-    for value in (config.getoption(one.dest) for one in options.ALL if one.reads):
+    for value in (config.getoption(one.dest) for one in options.of_all(config) if one.reads):
         yield from (here / path for path in (value if isinstance(value, list) else [value]) if path)
     yield from (here / argument.partition("::")[0] for argument in config.args)
     yield from filter(None, (settings.project.path, config.inipath))
@@ -353,5 +363,4 @@ class ResultFiles:
         self._board.notes += [not_written(session, option, error) for option, error in self._lost.items()]
 
     def _is_due(self, session: pytest.Session) -> bool:
-        is_whole_shard = self._config.getoption("perf_shard") and session.exitstatus in ENDED
-        return self._path is not None and bool(self._board.is_ours or is_whole_shard)
+        return self._path is not None and self._board.is_due(session)

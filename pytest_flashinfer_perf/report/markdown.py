@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_flashinfer_perf.models import budget
+from pytest_flashinfer_perf.extensions.host import table as host
+from pytest_flashinfer_perf.extensions.models import budget
 from pytest_flashinfer_perf.printing import safe
-from pytest_flashinfer_perf.report import backends, host, story
+from pytest_flashinfer_perf.report import backends, story
 from pytest_flashinfer_perf.report.backends import BackendTable
 from pytest_flashinfer_perf.report.story import CaseHistory
 from pytest_flashinfer_perf.rows.formatting import as_markdown, duration, markdown_table, named, rate, spread

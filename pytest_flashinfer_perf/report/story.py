@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.gate import judge, thresholds, verdict, words
 from pytest_flashinfer_perf.gate.read import verify_once
 from pytest_flashinfer_perf.rows import run_file
@@ -21,6 +20,7 @@ from pytest_flashinfer_perf.rows.formatting import cold_l2, counted, grouped, so
 from pytest_flashinfer_perf.rows.row import Identity, Row
 from pytest_flashinfer_perf.rows.run_file import Run, RunError, Unmeasured
 from pytest_flashinfer_perf.rows.scatter import is_measured
+from pytest_flashinfer_perf.settings import project_file
 
 OWN = "own kernels"
 SOFTWARE = ("gpu", "driver", "cuda", "cudnn", "torch", "flashinfer", "cupti", "python_version")

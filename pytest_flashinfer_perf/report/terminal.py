@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_flashinfer_perf.kernel_timing.stopping import FEWEST, OUT_OF_TIME, WALL_FACTOR
-from pytest_flashinfer_perf.report import host, vllm
+from pytest_flashinfer_perf.engine.stopping import FEWEST, OUT_OF_TIME, WALL_FACTOR
+from pytest_flashinfer_perf.extensions.host import table as host
+from pytest_flashinfer_perf.extensions.vllm import table as vllm
 from pytest_flashinfer_perf.rows import formatting
 from pytest_flashinfer_perf.rows.formatting import (
     counted,

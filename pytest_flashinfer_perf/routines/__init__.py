@@ -1,7 +1,4 @@
-"""One file per routine. The package is scanned, so that a new file is a new routine.
-
-`derived` has those that are made of FlashInfer's own declarations of its APIs, which is asked only when one is named.
-"""
+"""One file per routine. The package is scanned, so that a new file is a new routine."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ from types import ModuleType
 from pytest_flashinfer_perf.errors import missing_libraries_named
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Routine
 
-DERIVED = f"{__name__}.derived"
-
 
 def all_backends() -> set[str]:
     """The names of all backends, with their earlier names."""
@@ -25,19 +20,21 @@ def all_backends() -> set[str]:
 @functools.cache
 @missing_libraries_named()
 def all_routines() -> dict[str, AnyRoutine]:
+    """Those of this package, then those of the extensions."""
+    from pytest_flashinfer_perf import loading  # and pytest, which a script needs for nothing else
+
     found: dict[str, AnyRoutine] = {}
-    for module in _modules(importlib.import_module(__name__)):
-        for routine in vars(module).values():
-            if isinstance(routine, Routine) and found.setdefault(routine.name, routine) is not routine:
-                raise RuntimeError(f"two routines are called {routine.name}; the second is in {module.__name__}")
+    of_extensions = (one for of_one in reversed(loading.manager().hook.pytest_perf_routines()) for one in of_one)
+    for routine in (*in_package(importlib.import_module(__name__)), *of_extensions):
+        if found.setdefault(routine.name, routine) is not routine:
+            raise RuntimeError(f"two routines are called {routine.name}")
     return found
 
 
-def _modules(package: ModuleType) -> Iterator[ModuleType]:
-    """All modules of a package; `derived` is not even imported."""
+def in_package(package: ModuleType) -> Iterator[AnyRoutine]:
+    """The routines that its modules define."""
     for one in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        if one.name != DERIVED:
-            module = importlib.import_module(one.name)
-            yield module
-            if one.ispkg:
-                yield from _modules(module)
+        module = importlib.import_module(one.name)
+        yield from (value for value in vars(module).values() if isinstance(value, Routine))
+        if one.ispkg:
+            yield from in_package(module)

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from pytest_flashinfer_perf.extensions.host.host_time import HostTime
+from pytest_flashinfer_perf.extensions.ranks.rank_times import RankTimes
 from pytest_flashinfer_perf.machine.load import Contention
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
-from pytest_flashinfer_perf.rows.host_time import HostTime
-from pytest_flashinfer_perf.rows.ranks import RankTimes
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.extensions.models.step import StepPlan
 from pytest_flashinfer_perf.files import FileError, read_json
 from pytest_flashinfer_perf.rows import fields, row
 from pytest_flashinfer_perf.rows.fields import FieldError, shown
 from pytest_flashinfer_perf.rows.row import Identity, Row
-from pytest_flashinfer_perf.rows.step import StepPlan
 
 SCHEMA_KEY = "flashinfer_perf"
 SCHEMA = 2

@@ -15,7 +15,7 @@ CASE = "case "
 FATAL = "Fatal Python error: "
 PYTEST = f"{os.sep}_pytest{os.sep}"
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120 - starts in half the time
-ROUTINES = f"{PACKAGE}routines{os.sep}"
+ROUTINES = f"{os.sep}routines{os.sep}"
 
 
 def frames(lines: Iterable[str]) -> Iterator[str]:

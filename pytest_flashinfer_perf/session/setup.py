@@ -22,20 +22,19 @@ from uuid import uuid4
 
 import pytest
 
-from pytest_flashinfer_perf.config.usage import errors_of_use
 from pytest_flashinfer_perf.machine import builds
 from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.session import benchmark_rows, gpu_lock, journal, progress, reports
 from pytest_flashinfer_perf.session.journal import Journal, Past, Restorer, SkipFinished
-from pytest_flashinfer_perf.session.shards import Sharding
 from pytest_flashinfer_perf.session.stash import is_rank, measures, ranks
 from pytest_flashinfer_perf.session.survival import REMEDY, Beside, Retirement, Survival
 from pytest_flashinfer_perf.session.time_limit import Limit, not_counted
 from pytest_flashinfer_perf.session.workers import ALL_GPUS, Controller, WorkerBrief, WorkerErrorRelay
+from pytest_flashinfer_perf.settings.usage import errors_of_use
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.config.settings import Settings
     from pytest_flashinfer_perf.machine.devices import Device
+    from pytest_flashinfer_perf.settings.settings import Settings
 
 BRIEF = pytest.StashKey[WorkerBrief]()
 STDERR = pytest.StashKey[IO[str]]()
@@ -49,8 +48,6 @@ def start(config: pytest.Config, notes: list[str]) -> None:
     config.pluginmanager.register(reports.Serializer(), "flashinfer-perf-serializer")
     stderr = config.stash[STDERR] = os.fdopen(os.dup(2), "w")  # pytest captures it later
     config.add_cleanup(stderr.close)
-    if config.getoption("perf_shard"):
-        config.pluginmanager.register(Sharding(config, config.getoption("perf_shard")), "flashinfer-perf-sharding")
     if hasattr(config, "workerinput"):
         config.pluginmanager.register(WorkerErrorRelay(), "flashinfer-perf-worker-error-relay")
     if brief.finished:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.config.settings import Settings
     from pytest_flashinfer_perf.machine.devices import Device
     from pytest_flashinfer_perf.rows.row import Identity, Row
     from pytest_flashinfer_perf.rows.run_file import Roof
+    from pytest_flashinfer_perf.settings.settings import Settings
     from pytest_flashinfer_perf.spec.case import Case
 
 OURS = "pytest_flashinfer_perf.plugin"  # the module that defines the fixture
@@ -72,7 +72,7 @@ def _of_its_case(item: pytest.Item) -> int | None:
 
 
 def _of_marker(item: pytest.Item, marker: pytest.Mark) -> int:
-    from pytest_flashinfer_perf.rows.ranks import BUS_FACTORS
+    from pytest_flashinfer_perf.extensions.ranks.rank_times import BUS_FACTORS
 
     collective, numbers = marker.kwargs.get("collective"), marker.args
     number = item.config.getoption("perf_ranks") or (numbers[0] if numbers else None)

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.config.option import GPU_WORKERS
 from pytest_flashinfer_perf.errors import is_installed
 from pytest_flashinfer_perf.machine import builds
 from pytest_flashinfer_perf.rows.row import Identity
 from pytest_flashinfer_perf.session import case_endings, journal, reports, stash
 from pytest_flashinfer_perf.session.case_endings import Death
+from pytest_flashinfer_perf.settings.option import GPU_WORKERS
 from pytest_flashinfer_perf.spec import flags
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

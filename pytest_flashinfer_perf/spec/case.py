@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_flashinfer_perf.config.option import DEFAULT_SEED, SEED
-from pytest_flashinfer_perf.config.project_file import Quarantined
-from pytest_flashinfer_perf.config.settings import Checking, Measuring
 from pytest_flashinfer_perf.errors import unknown
 from pytest_flashinfer_perf.rows.row import Identity
+from pytest_flashinfer_perf.settings.option import DEFAULT_SEED, SEED
+from pytest_flashinfer_perf.settings.project_file import Quarantined
+from pytest_flashinfer_perf.settings.settings import Checking, Measuring
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.params import SHORT, ParamError, Value, fields_of
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Backend, Shape

@@ -27,11 +27,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pytest_flashinfer_perf.bisect import histories
-from pytest_flashinfer_perf.bisect.histories import PointVerdict
-from pytest_flashinfer_perf.bisect.places import PREBUILD, Installed, installer
-from pytest_flashinfer_perf.bisect.search import COMMAND, FINDINGS, RESULT
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.extensions.bisect import histories
+from pytest_flashinfer_perf.extensions.bisect.histories import PointVerdict
+from pytest_flashinfer_perf.extensions.bisect.places import PREBUILD, Installed, installer
+from pytest_flashinfer_perf.extensions.bisect.search import COMMAND, FINDINGS, RESULT
+from pytest_flashinfer_perf.extensions.tuner.found import read as read_report
 from pytest_flashinfer_perf.files import read_json, write_json, write_whole
 from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.gate.verdict import Verdict
@@ -40,7 +41,6 @@ from pytest_flashinfer_perf.launch.processes import Environment
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.formatting import counted, last_lines
 from pytest_flashinfer_perf.rows.run_file import Run, RunError
-from pytest_flashinfer_perf.tuner.found import read as read_report
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -3,44 +3,53 @@
 from __future__ import annotations
 
 import argparse
-import importlib
+import functools
 import re
 import signal
 import textwrap
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf import loading
+from pytest_flashinfer_perf.cli.command import Command
 from pytest_flashinfer_perf.errors import FlashinferPerfError, missing_libraries_named
 from pytest_flashinfer_perf.files import as_json, write_whole
 from pytest_flashinfer_perf.machine.garbage import importing
 from pytest_flashinfer_perf.printing import print_raw, say
 
-# Where a command is not the function `main` of a module of its own name.
-SHARED = {
-    **dict.fromkeys(("report", "export", "merge"), "files"),
-    **dict.fromkeys(("publish", "watch"), "nightly"),
-}
 INTERRUPTED = 128 + signal.SIGINT  # as a shell has it
-HELP = {
-    "record": "Record what a program calls of FlashInfer, to measure exactly that.",
-    "list": "List routines with their backends, tiers, models and flags.",
-    "doctor": "Show what can be measured on this machine, and why the rest cannot.",
-    "prebuild": "Compile the FlashInfer modules that cases need, before a run or for another machine.",
-    "report": "Write a report of runs as an HTML page or as Markdown.",
-    "export": "Write runs as CSV.",
-    "compare": "Compare JSON files of runs with those of a baseline, and print a verdict for each case.",
-    "ab": "Measure two environments alternately on one GPU, and print a verdict for each case.",
-    "bisect": "Find the commit or the release in which cases became slower, faster or wrong.",
-    "history": "Find the runs in which cases became slower or faster, in a folder of many runs.",
-    "publish": "Add runs to a branch of a git remote, a file per month, which only grows.",
-    "watch": "Make a site, and alarms, of the runs of many nights that were published.",
-    "prove": "Test the gate itself: its false alarms and the slowdowns that it misses on this machine.",
-    "tune-report": "Time every tactic of FlashInfer's tuner, and show what its choices cost.",
-    "merge": "Join the JSON files of shards into the file of one run.",
-    "model": "Show the GPU time of one step of a model, kernel by kernel.",
-}
+OWN = (
+    Command(
+        "list",
+        "List routines with their backends, tiers, models and flags.",
+        "pytest_flashinfer_perf.cli.commands.list:main",
+    ),
+    Command(
+        "doctor",
+        "Show what can be measured on this machine, and why the rest cannot.",
+        "pytest_flashinfer_perf.cli.commands.doctor:main",
+    ),
+    Command(
+        "report",
+        "Write a report of runs as an HTML page or as Markdown.",
+        "pytest_flashinfer_perf.cli.commands.files:report",
+    ),
+    Command("export", "Write runs as CSV.", "pytest_flashinfer_perf.cli.commands.files:export"),
+    Command(
+        "compare",
+        "Compare JSON files of runs with those of a baseline, and print a verdict for each case.",
+        "pytest_flashinfer_perf.cli.commands.compare:main",
+    ),
+)
+
+
+@functools.cache
+def all_commands() -> Mapping[str, Command]:
+    """By their names: those of this package, then those of its extensions."""
+    of_extensions = (one for of_one in reversed(loading.manager().hook.pytest_perf_commands()) for one in of_one)
+    return {command.name: command for command in (*OWN, *of_extensions)}
 
 
 def main(name: str, arguments: Sequence[str]) -> int:
@@ -48,8 +57,9 @@ def main(name: str, arguments: Sequence[str]) -> int:
     try:
         with missing_libraries_named():
             with importing():
-                module = importlib.import_module(f"{__name__}.{SHARED.get(name, name.replace('-', '_'))}")
-            return int(getattr(module, name if name in SHARED else "main")(arguments))
+                command = all_commands()[name]
+                command.load()
+            return command(arguments)
     except KeyboardInterrupt:
         say(f"flashinfer-perf {name}: interrupted")
         return INTERRUPTED

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from pytest_flashinfer_perf.cli.commands import add_json, parser_of, show_json
-from pytest_flashinfer_perf.kernel_timing.instruments import INSTRUMENTS
+from pytest_flashinfer_perf.engine import peaks
+from pytest_flashinfer_perf.engine.instruments import INSTRUMENTS
 from pytest_flashinfer_perf.machine import capability, devices, implementations, nvrtc, provenance, requirements
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measurement import peaks
 from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.rows.formatting import grouped, software, wrapped

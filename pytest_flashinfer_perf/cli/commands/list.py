@@ -7,10 +7,11 @@ from typing import Any
 
 from pytest_flashinfer_perf.cli.commands import add_json, parser_of, show_json
 from pytest_flashinfer_perf.errors import unknown
-from pytest_flashinfer_perf.models import shipped
+from pytest_flashinfer_perf.extensions import apis as derived
+from pytest_flashinfer_perf.extensions.apis.templates import DiscoveryError, installed, lines
+from pytest_flashinfer_perf.extensions.models import shipped
 from pytest_flashinfer_perf.printing import show
-from pytest_flashinfer_perf.routines import all_routines, derived
-from pytest_flashinfer_perf.routines.derived.templates import DiscoveryError, installed, lines
+from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.formatting import wrapped
 from pytest_flashinfer_perf.spec.case import UnknownRoutineError

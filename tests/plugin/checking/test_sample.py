@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.checking.check import Rows, Sample
-from pytest_flashinfer_perf.fuzz.search import params_of
+from pytest_flashinfer_perf.extensions.fuzz.search import params_of
 from pytest_flashinfer_perf.routines import all_routines
 
 CPU = torch.device("cpu")

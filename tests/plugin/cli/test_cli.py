@@ -13,14 +13,16 @@ import pytest
 from old_commands import MANY_LINES, ONE_LINE
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.flashinfer_benchmark import testlist
+from pytest_flashinfer_perf.cli.commands import all_commands
+from pytest_flashinfer_perf.engine.one_case import obstacle
+from pytest_flashinfer_perf.extensions.testlists import testlist
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measurement.one_case import obstacle
 from pytest_flashinfer_perf.plugin import cases as suite
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec import flags
 
+COMMANDS = (*cli.OF_PYTEST, *all_commands())
 SELECT = ("--perf-suite=smoke", "--collect-only", "-q", "-k", "torch")
 
 
@@ -39,7 +41,7 @@ def test_the_wheel_carries_the_suite_and_runs_it_without_a_checkout(tmp_path, py
     assert done.returncode == 0, done.stdout + done.stderr
     root, *lines = done.stdout.splitlines()
     assert (unpacked / "pytest_flashinfer_perf" / "rows" / "extra_info.schema.json").is_file()
-    assert (unpacked / "pytest_flashinfer_perf" / "tuner" / "tune_report.schema.json").is_file()
+    assert (unpacked / "pytest_flashinfer_perf" / "extensions" / "tuner" / "tune_report.schema.json").is_file()
     assert root == str(unpacked / "pytest_flashinfer_perf" / "suite")
     assert "PytestAssertRewriteWarning" not in done.stdout
     monkeypatch.chdir(pytestconfig.rootpath)
@@ -72,11 +74,11 @@ def help_of(capsys, *words):
 
 
 def test_help_has_the_commands(capsys):
-    assert set(cli.COMMANDS) < set(help_of(capsys).split())
+    assert set(COMMANDS) < set(help_of(capsys).split())
 
 
 @pytest.mark.parametrize("width", [80, 40])
-@pytest.mark.parametrize("command", cli.COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_an_example_and_fits_into_the_terminal(command, width, capsys, monkeypatch):
     """A line is longer where one of two words is; an example on several lines is still a command."""
     monkeypatch.setenv("COLUMNS", str(width))

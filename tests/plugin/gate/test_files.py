@@ -7,13 +7,13 @@ from datetime import datetime, timezone
 import pytest
 from made import plain, row, run, saved
 
-from pytest_flashinfer_perf.config import project_file
-from pytest_flashinfer_perf.config.project_file import ProjectFileError
 from pytest_flashinfer_perf.gate import figures, thresholds
 from pytest_flashinfer_perf.gate import read as runs
 from pytest_flashinfer_perf.gate.thresholds import Rival
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.run_file import RunError
+from pytest_flashinfer_perf.settings import project_file
+from pytest_flashinfer_perf.settings.project_file import ProjectFileError
 
 
 def test_files_and_folders_of_them_are_read_in_their_order(tmp_path):

@@ -7,11 +7,11 @@ import pytest
 from made import row, run
 from verdicts import CASE, rules, verdict
 
+from pytest_flashinfer_perf.extensions.ranks.rank_times import RankTimes
 from pytest_flashinfer_perf.gate import match, words
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.match import AllowError
 from pytest_flashinfer_perf.gate.verdict import Verdict
-from pytest_flashinfer_perf.rows.ranks import RankTimes
 
 
 def sampled(us):

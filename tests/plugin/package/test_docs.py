@@ -14,12 +14,12 @@ from documents import DOCS, EVIDENCE, PAGES, QUICK, README, RECORDS, ROOT, block
 
 import pytest_flashinfer_perf as package
 from pytest_flashinfer_perf import Measuring, cli
-from pytest_flashinfer_perf.cli.commands import SHARED
+from pytest_flashinfer_perf.cli.commands import all_commands
+from pytest_flashinfer_perf.extensions.shards import shards
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.plugin.fixture import Perf
 from pytest_flashinfer_perf.plugin.options import MARKERS
 from pytest_flashinfer_perf.report import markdown, story
-from pytest_flashinfer_perf.session import shards
 
 PACKAGE = ROOT / "pytest_flashinfer_perf"
 PREFILL = "--page_size 4 --batch_size 1 --s_qo 4 --s_kv 8 --num_qo_heads 2 --num_kv_heads 1 --head_dim_qk 16 -vv"
@@ -86,7 +86,7 @@ def test_every_page_and_every_record_can_be_reached_from_the_readme():
     assert {*PAGES, *RECORDS} - reached == set()
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize("name", [*cli.OF_PYTEST, *all_commands()])
 def test_help_of_a_subcommand_has_an_example_that_it_takes(name, pytestconfig):
     examples = re.split(r"^examples?:", help_of(name), flags=re.MULTILINE)[1]
     lines = [" ".join(text.split()) for text in re.split(r"(?=flashinfer-perf )", examples) if text.strip()]
@@ -102,9 +102,10 @@ def test_the_gates_commands_are_parsed():
     commands = [words[1:] for words in commands_of(DOCS / "gate.md") if words[0] == "flashinfer-perf"]
     assert len(commands) > 5
     for name, *arguments in commands:
-        module = importlib.import_module(f"pytest_flashinfer_perf.cli.commands.{SHARED.get(name, name)}")
+        module, _, function = all_commands()[name].main.partition(":")
         own, _ = processes.split(arguments)
-        getattr(module, f"{name}_parser" if name in SHARED else "parser")().parse_args(own)
+        parser = "parser" if function == "main" else f"{function}_parser"
+        getattr(importlib.import_module(module), parser)().parse_args(own)
 
 
 def test_every_scheduler_of_the_documents_passes_its_own_index():

@@ -11,11 +11,11 @@ import hypothesis
 import pytest
 from documents import DOCS, EXAMPLES, README, ROOT, blocks, commands_of, each
 
-from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.gate import read as gate_read
 from pytest_flashinfer_perf.gate import thresholds
 from pytest_flashinfer_perf.report import terminal
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
+from pytest_flashinfer_perf.settings import project_file
 
 OWN, BACKEND = DOCS / "own-kernel.md", DOCS / "add-a-backend.md"
 PREFILL = (
@@ -52,7 +52,7 @@ def test_the_kernel_of_ones_own_is_measured_and_checked(session):
     assert (done.outcomes, answers(done)) == ({"passed": 2}, ["passed"] * 2)
 
 
-@pytest.mark.filterwarnings("ignore:pytest_flashinfer_perf.compat")
+@pytest.mark.filterwarnings("ignore:pytest_flashinfer_perf.extensions.compat")
 @pytest.mark.parametrize(
     ("page", "nth", "printed"), [(README, 1, r".+ us by wall, .+ TB/s"), (OWN, 1, "20 none"), (OWN, 2, "20 True 3")]
 )

@@ -19,7 +19,7 @@ from reports import benchmark, document, write
 import pytest_flashinfer_perf
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.flashinfer_benchmark import testlist
+from pytest_flashinfer_perf.extensions.testlists import testlist
 from pytest_flashinfer_perf.launch import processes
 
 NOTHING = None

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_flashinfer_perf.config import project_file
 from pytest_flashinfer_perf.files import (
     FileError,
     append_whole,
@@ -18,6 +17,7 @@ from pytest_flashinfer_perf.files import (
     write_json,
     write_whole,
 )
+from pytest_flashinfer_perf.settings import project_file
 
 
 def test_a_file_is_as_readable_as_any_other_that_is_made_here(tmp_path):

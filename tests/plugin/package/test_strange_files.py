@@ -16,13 +16,14 @@ from made import document, row
 from mutations import changed, mutated
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.bisect import search as findings_of_a_search
-from pytest_flashinfer_perf.config import planting, project_file
-from pytest_flashinfer_perf.config.project_file import ProjectFileError
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.fuzz import findings
+from pytest_flashinfer_perf.extensions.bisect import search as findings_of_a_search
+from pytest_flashinfer_perf.extensions.fuzz import findings
+from pytest_flashinfer_perf.extensions.shards import shards
 from pytest_flashinfer_perf.gate import thresholds
-from pytest_flashinfer_perf.session import journal, shards
+from pytest_flashinfer_perf.session import journal
+from pytest_flashinfer_perf.settings import planting, project_file
+from pytest_flashinfer_perf.settings.project_file import ProjectFileError
 
 STRANGE = Path(__file__).with_name("strange")
 # A row with something of everything.

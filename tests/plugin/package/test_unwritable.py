@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 import vl_convert
 
-from pytest_flashinfer_perf.measurement import peaks
+from pytest_flashinfer_perf.engine import peaks
 
 assert vl_convert, "imported before pytester runs anything: it can be imported only once"
 

@@ -3,9 +3,9 @@
 import pytest
 from decode_cases import QUICK, TEST
 
-from pytest_flashinfer_perf.config.option import Child
 from pytest_flashinfer_perf.plugin import options
 from pytest_flashinfer_perf.session.stash import COMPILES, CONFIRMS
+from pytest_flashinfer_perf.settings.option import Child
 
 COMPILING = "import pytest\n@pytest.hookimpl(tryfirst=True)\ndef pytest_runtestloop(session): return True"
 ONCE = (

@@ -58,7 +58,7 @@ import pytest
 def test_it(perf, case): perf(case)
 
 if __name__ == "__main__":  # with --perf-record
-    from pytest_flashinfer_perf.compat import do_bench
+    from pytest_flashinfer_perf.extensions.compat import do_bench
     do_bench(int, 0, 1)
 """
 

@@ -5,8 +5,8 @@ import csv
 import pytest
 
 from pytest_flashinfer_perf.checking.check import Tolerance
-from pytest_flashinfer_perf.config import project_file
-from pytest_flashinfer_perf.config.project_file import ProjectFile, ProjectFileError
+from pytest_flashinfer_perf.settings import project_file
+from pytest_flashinfer_perf.settings.project_file import ProjectFile, ProjectFileError
 
 GEMM = "--routine bmm_fp8 --batch_size 1 --m 4 --n 16 --k 16"
 PLANTED = """

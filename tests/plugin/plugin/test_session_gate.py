@@ -6,9 +6,10 @@ import pytest
 from gate_sessions import BUSY, HOSTS, PROGRAM, TOLD, as_told
 from made import plain, row, saved
 
-from pytest_flashinfer_perf.kernel_timing import host, instruments
+from pytest_flashinfer_perf.engine import instruments
+from pytest_flashinfer_perf.extensions.host import host
+from pytest_flashinfer_perf.extensions.host.host_time import HostTime
 from pytest_flashinfer_perf.rows import fields
-from pytest_flashinfer_perf.rows.host_time import HostTime
 
 THRESHOLDS = '[thresholds]\n"*" = { slower = "50%" }\n'
 

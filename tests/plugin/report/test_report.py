@@ -12,8 +12,8 @@ from made import calls
 from reports import HOSTILE, ROUTINE, benchmark, document, unmeasured, write
 
 from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.extensions.pages import page
 from pytest_flashinfer_perf.report import markdown, story
-from pytest_flashinfer_perf.report.html import page
 
 MOST_BYTES_OF_A_ROW = 400  # the factory's, whose samples and clocks scatter by more than a GPU's
 

@@ -4,8 +4,8 @@ import pytest
 from made import typed
 from reports import ROUTINE, UUID, benchmark, document, unmeasured, write
 
+from pytest_flashinfer_perf.extensions.pages.charts import heat_map
 from pytest_flashinfer_perf.report import backends, story
-from pytest_flashinfer_perf.report.html.charts import heat_map
 from pytest_flashinfer_perf.report.story import ShownVerdict
 from pytest_flashinfer_perf.rows.run_file import RunError
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pytest_flashinfer_perf.checking import check
-from pytest_flashinfer_perf.fuzz.search import params_of
+from pytest_flashinfer_perf.extensions.fuzz.search import params_of
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.routines.attention.mla import mla

@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from pytest_flashinfer_perf.fuzz.search import params_of
-from pytest_flashinfer_perf.measurement.one_case import obstacle
+from pytest_flashinfer_perf.engine.one_case import obstacle
+from pytest_flashinfer_perf.extensions.fuzz.search import params_of
 from pytest_flashinfer_perf.routines.attention import _requests, _shared
 from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode, decode
 from pytest_flashinfer_perf.spec.case import Case

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moe_layers import ACT, PLAIN, VARIANTS, by_experts, by_tiles, in_fp8, int4, near, plain, rounded, stored
 
-from pytest_flashinfer_perf.fuzz.search import params_of
+from pytest_flashinfer_perf.extensions.fuzz.search import params_of
 from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.moe import _experts, _routing
 from pytest_flashinfer_perf.routines.moe.cutlass import CutlassFusedMoe, cutlass_moe

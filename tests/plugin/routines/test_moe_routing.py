@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trtllm_layers import by_hand
 
-from pytest_flashinfer_perf.fuzz.search import params_of
+from pytest_flashinfer_perf.extensions.fuzz.search import params_of
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.moe import _routing, _trtllm
 from pytest_flashinfer_perf.routines.moe.fp4_block import TrtllmFp4BlockScaleMoe

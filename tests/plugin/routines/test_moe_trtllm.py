@@ -13,8 +13,8 @@ from moe_layers import ACT, by_experts, by_tiles, near, rounded, stored
 from torch.profiler import ProfilerActivity, profile
 from trtllm_layers import KINDS, PLAIN, ROUTINES, by_hand
 
-from pytest_flashinfer_perf.fuzz.search import params_of
-from pytest_flashinfer_perf.kernel_timing import cold
+from pytest_flashinfer_perf.engine import cold
+from pytest_flashinfer_perf.extensions.fuzz.search import params_of
 from pytest_flashinfer_perf.routines.moe import _trtllm
 from pytest_flashinfer_perf.routines.moe.trtllm_fp8 import TrtllmFp8BlockScaleMoe, TrtllmFp8PerTensorScaleMoe
 from pytest_flashinfer_perf.spec import ParamError

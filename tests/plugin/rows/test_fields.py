@@ -12,13 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import row, run, typed
 
+from pytest_flashinfer_perf.extensions.host import host_time
+from pytest_flashinfer_perf.extensions.host.host_time import HostLine, HostTime
+from pytest_flashinfer_perf.extensions.models.step import StepKernel
+from pytest_flashinfer_perf.extensions.ranks.rank_times import BUS_FACTORS, RankTimes
+from pytest_flashinfer_perf.extensions.shards import merging
 from pytest_flashinfer_perf.machine.load import Contention
-from pytest_flashinfer_perf.rows import fields, formatting, host_time, merging, run_file, scatter
+from pytest_flashinfer_perf.rows import fields, formatting, run_file, scatter
 from pytest_flashinfer_perf.rows.fields import FieldError
-from pytest_flashinfer_perf.rows.host_time import HostLine, HostTime
-from pytest_flashinfer_perf.rows.ranks import BUS_FACTORS, RankTimes
 from pytest_flashinfer_perf.rows.run_file import Block, Commit, ShardOfRun, Unmeasured
-from pytest_flashinfer_perf.rows.step import StepKernel
 
 
 class Colour(str, Enum):

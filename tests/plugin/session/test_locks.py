@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from pytest_flashinfer_perf.config.settings import Settings
 from pytest_flashinfer_perf.session import gpu_lock, setup
+from pytest_flashinfer_perf.settings.settings import Settings
 
 
 @pytest.fixture(autouse=True)

@@ -13,13 +13,13 @@ import pytest
 import torch
 from sessions import CASES
 
-from pytest_flashinfer_perf.config.settings import Checking, Measuring
+from pytest_flashinfer_perf.engine import one_case
 from pytest_flashinfer_perf.machine import builds
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.measurement import one_case
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.session import time_limit
 from pytest_flashinfer_perf.session.time_limit import Limit
+from pytest_flashinfer_perf.settings.settings import Checking, Measuring
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.routine import Shape
 

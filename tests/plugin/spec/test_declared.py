@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.config.project_file import Quarantined
-from pytest_flashinfer_perf.config.settings import Checking, Measuring
+from pytest_flashinfer_perf.settings.project_file import Quarantined
+from pytest_flashinfer_perf.settings.settings import Checking, Measuring
 from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case, CaseOptions

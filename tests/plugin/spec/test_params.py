@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.fuzz.search import params_of
+from pytest_flashinfer_perf.extensions.fuzz.search import params_of
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode, decode
 from pytest_flashinfer_perf.routines.attention.mla import BatchMLA

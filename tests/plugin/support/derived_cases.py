@@ -4,9 +4,9 @@ import shlex
 
 import torch
 
-from pytest_flashinfer_perf.flashinfer_benchmark.testlist import cases_of_line
+from pytest_flashinfer_perf.extensions.apis import all_apis
+from pytest_flashinfer_perf.extensions.testlists.testlist import cases_of_line
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.routines.derived import all_apis
 from pytest_flashinfer_perf.spec.routine import LaunchOptions
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.cli.commands import all_commands
 
 ROOT = Path(__file__).parents[3]
 DOCS, EVIDENCE, EXAMPLES = (ROOT / name for name in ("docs", "evidence", "examples"))
@@ -82,7 +83,7 @@ def _verify_subcommand(words, config):
     name, (*own, _), of_pytest = words[0], [*words[1:], "--"], []
     if name == "bench":
         return _verify_options_of_pytest(own, config)
-    assert name in cli.COMMANDS, words
+    assert name in (*cli.OF_PYTEST, *all_commands()), words
     if "--" in own:
         at = own.index("--")
         own, of_pytest = own[:at], own[at + 1 :]

@@ -34,7 +34,7 @@ if SAID["plain"]:
 
 
 TOLD = """
-from pytest_flashinfer_perf.kernel_timing import instruments
+from pytest_flashinfer_perf.engine import instruments
 from scripted import Scripted
 
 
@@ -54,7 +54,7 @@ import json
 import os
 import pathlib
 
-from pytest_flashinfer_perf.kernel_timing import instruments
+from pytest_flashinfer_perf.engine import instruments
 from pytest_flashinfer_perf.machine.load import Reading
 
 
@@ -77,8 +77,8 @@ import json
 import os
 import pathlib
 
-from pytest_flashinfer_perf.rows.host_time import HostTime
-from pytest_flashinfer_perf.kernel_timing import host
+from pytest_flashinfer_perf.extensions.host.host_time import HostTime
+from pytest_flashinfer_perf.extensions.host import host
 
 
 def told(_target, _device, _on_device, _calls):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.traffic import recording
+from pytest_flashinfer_perf.extensions.traffic import recording
 
 CALLS = """
 import functools, importlib.util, sys, types
@@ -65,7 +65,7 @@ import traceback, types, torch
 calls, first, programs = json.load(open("programs.json"))
 
 def flush():  # what the recorder does every half second
-    sys.modules["pytest_flashinfer_perf.traffic.hooks"].recorders[0].writer.flush()
+    sys.modules["pytest_flashinfer_perf.extensions.traffic.hooks"].recorders[0].writer.flush()
 
 def note(name, data):
     os.write(os.open(name, os.O_WRONLY | os.O_CREAT), data)

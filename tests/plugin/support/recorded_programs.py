@@ -49,7 +49,7 @@ for graph in (other, *(torch.cuda.CUDAGraph() for _ in range(20))):  # the first
     two(wrapper.run(A, A))
     graph.capture_end()
     graph.replay()
-[recorder] = sys.modules["pytest_flashinfer_perf.traffic.hooks"].recorders
+[recorder] = sys.modules["pytest_flashinfer_perf.extensions.traffic.hooks"].recorders
 flush()
 assert len(recorder.graphs) == 3, "full, other, and the last one; the name of the first was taken"
 """
@@ -61,7 +61,7 @@ class Strange(torch.Tensor):
 
 mm(A, A)
 mm(A.as_subclass(Strange), A)
-sys.modules["pytest_flashinfer_perf.traffic.recorder"].MOST_DISTINCT = 4
+sys.modules["pytest_flashinfer_perf.extensions.traffic.recorder"].MOST_DISTINCT = 4
 for nth in range(10):
     mm(A, A, scale=nth + 0.5)
     mm(A, A)
@@ -69,8 +69,8 @@ for nth in range(10):
 STUCK = """
 mm(A, A)
 flush()
-sys.modules["pytest_flashinfer_perf.traffic.pieces"].EVERY = 0.001
-writer = sys.modules["pytest_flashinfer_perf.traffic.hooks"].recorders[0].writer
+sys.modules["pytest_flashinfer_perf.extensions.traffic.pieces"].EVERY = 0.001
+writer = sys.modules["pytest_flashinfer_perf.extensions.traffic.hooks"].recorders[0].writer
 other = threading.Thread(target=writer.lock.acquire)  # and it does not give it back
 other.start()
 other.join()

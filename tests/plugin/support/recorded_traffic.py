@@ -1,7 +1,7 @@
 """A recording by hand: a small engine's calls, whose cases the `torch` backend runs on a CPU, with known weights."""
 
-from pytest_flashinfer_perf.traffic import recording
-from pytest_flashinfer_perf.traffic.recording import Head, KernelTotal, RecordedCall, Recording, WrapperState
+from pytest_flashinfer_perf.extensions.traffic import recording
+from pytest_flashinfer_perf.extensions.traffic.recording import Head, KernelTotal, RecordedCall, Recording, WrapperState
 
 
 def tensor(*shape, dtype="bfloat16"):

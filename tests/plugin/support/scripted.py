@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-INSTRUMENTS = "pytest_flashinfer_perf.kernel_timing.instruments"
+INSTRUMENTS = "pytest_flashinfer_perf.engine.instruments"
 SECONDS = (1.0e-3, 1.001e-3, 0.999e-3)
 READING = 1e-6
 
@@ -50,7 +50,7 @@ class Scripted:
 
 def install(instrument=None):
     """Use this one from here on, or the default one if the real clock is in use; a conftest may call it."""
-    from pytest_flashinfer_perf.kernel_timing import instruments
+    from pytest_flashinfer_perf.engine import instruments
 
     if instrument or isinstance(instruments.INSTRUMENTS["wall"], instruments.Wall):
         instruments.INSTRUMENTS["wall"] = instrument or Scripted()

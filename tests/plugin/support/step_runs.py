@@ -4,10 +4,10 @@ import json
 
 from reports import benchmark, document, write
 
-from pytest_flashinfer_perf.models import plan as plans
-from pytest_flashinfer_perf.models.deployment import Step
+from pytest_flashinfer_perf.extensions.apis import all_apis
+from pytest_flashinfer_perf.extensions.models import plan as plans
+from pytest_flashinfer_perf.extensions.models.deployment import Step
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.routines.derived import all_apis
 from pytest_flashinfer_perf.rows.fields import written
 
 TINY = {

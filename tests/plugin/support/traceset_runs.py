@@ -4,10 +4,10 @@ import datasets
 from datasets import DataSet, solution, workload
 from flashinfer_bench.data import Correctness, Definition, Solution, Workload
 
-from pytest_flashinfer_perf.trace_sets import evaluators, foreign_evaluators, samplers
-from pytest_flashinfer_perf.trace_sets.benchmark import Runner
-from pytest_flashinfer_perf.trace_sets.config import Resolved
-from pytest_flashinfer_perf.trace_sets.judge import Job
+from pytest_flashinfer_perf.extensions.trace_sets import evaluators, foreign_evaluators, samplers
+from pytest_flashinfer_perf.extensions.trace_sets.benchmark import Runner
+from pytest_flashinfer_perf.extensions.trace_sets.config import Resolved
+from pytest_flashinfer_perf.extensions.trace_sets.judge import Job
 
 
 class AnyTime:
@@ -116,7 +116,7 @@ def gemm(path):
 
 
 FORGED = """from dataclasses import replace
-from pytest_flashinfer_perf.trace_sets import solver
+from pytest_flashinfer_perf.extensions.trace_sets import solver
 
 timed = solver.run
 

@@ -4,11 +4,11 @@ import functools
 import math
 import random
 
+from pytest_flashinfer_perf.extensions.tuner import sets
+from pytest_flashinfer_perf.extensions.tuner.found import FORMAT, CaseFound, QuestionFound, Report
+from pytest_flashinfer_perf.extensions.tuner.race import Lap, Race, UnfitError
+from pytest_flashinfer_perf.extensions.tuner.search import entries
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
-from pytest_flashinfer_perf.tuner import sets
-from pytest_flashinfer_perf.tuner.found import FORMAT, CaseFound, QuestionFound, Report
-from pytest_flashinfer_perf.tuner.race import Lap, Race, UnfitError
-from pytest_flashinfer_perf.tuner.search import entries
 
 BEST, ALSO_BEST, SECOND, SLOW, SLOWEST, ONLY_UNIFORM, WRONG, RAISES = map(str, range(8))
 COST_US = {BEST: 100.0, ALSO_BEST: 100.0, SECOND: 106.0, SLOW: 125.0, SLOWEST: 300.0, ONLY_UNIFORM: 140.0}

@@ -1,0 +1,193 @@
+"""Measurement: the time, the rates and the checked answer of a call. `measure` gives one in a script without pytest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+
+from pytest_flashinfer_perf.checking.check import Check, Sample
+from pytest_flashinfer_perf.engine import planted_work
+from pytest_flashinfer_perf.engine.call import CallSpec, Reference
+from pytest_flashinfer_perf.engine.fingerprint import Fingerprint
+from pytest_flashinfer_perf.engine.instruments import Work
+from pytest_flashinfer_perf.engine.target import Target
+from pytest_flashinfer_perf.engine.timing import NOT_TIMED, Timing, Verify, run, uses_graph
+from pytest_flashinfer_perf.engine.verification import NOT_KEPT, CheckResult, Examination, Expected, Outputs
+from pytest_flashinfer_perf.extensions.host import host
+from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.settings.settings import Asked, Checking, Measuring
+from pytest_flashinfer_perf.spec.nested import tensors
+
+NO_CHECKS, CHECKING = CheckResult(), Checking()
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A timed call; times in seconds of device time, rates where the work was declared.
+
+    With --perf-refcheck=only there are no times. An answer is wrong only if wrong ones are allowed.
+    """
+
+    timing: Timing
+    device: Device
+    flops: float | None = None
+    bytes: float | None = None
+    flops_dtype: str | None = None
+    verdict: CheckResult = NO_CHECKS
+    sample: Sample | None = None
+    checking: Checking = CHECKING
+    peak_memory_bytes: int | None = None
+    planted: float = 0.0
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        return self.verdict.checks
+
+    @property
+    def median(self) -> float:
+        return self.timing.median
+
+    @property
+    def std(self) -> float:
+        return self.timing.std
+
+    @property
+    def samples(self) -> tuple[float, ...]:
+        return self.timing.samples
+
+    @property
+    def instrument(self) -> str:
+        return self.timing.instrument
+
+    @property
+    def tflops(self) -> float | None:
+        return None if self.flops is None else self.flops / self.median / 1e12
+
+    @property
+    def tb_per_sec(self) -> float | None:
+        return None if self.bytes is None else self.bytes / self.median / 1e12
+
+
+class TimeCalls(Protocol):
+    """Times a target: one process by itself, as `alone` does, or several that make each call together."""
+
+    def __call__(
+        self, target: Target, measuring: Measuring, device: Device, *, cuda_graph: bool, verify: Verify
+    ) -> Timing: ...
+
+
+def alone(target: Target, measuring: Measuring, device: Device, *, cuda_graph: bool, verify: Verify) -> Timing:
+    """With what the call costs the host, which is timed last: its memory is the allocator's, and no longer poisoned."""
+    timing = run(target, measuring, device, cuda_graph=cuda_graph, verify=verify)
+    seen, why_not = host.measured(target, device, timing.median, timing.seen.calls)
+    notes = timing.notes if why_not in ("", *timing.notes) else (*timing.notes, why_not)
+    return replace(timing, seen=replace(timing.seen, host=seen), notes=notes)
+
+
+def measure(  # noqa: PLR0913 - one argument per property of a call
+    fn: Callable[..., object],
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    flops: float | None = None,
+    bytes: float | None = None,  # noqa: A002 - the usual name
+    flops_dtype: str | None = None,
+    reference: Reference = None,
+    out: Outputs = None,
+    measuring: Asked = None,
+    checking: Checking | None = None,
+    device: str | None = None,
+    name: str = "",
+) -> Measurement:
+    """Time `fn(*args, **kwargs)` with a cold L2, and compare `out`, or what it returns, with a reference.
+
+    `out` names the tensors that the call writes: they are filled with NaN first, and are not rotated as inputs. They
+    are passed on as `out=` to a function that takes it, unless they are among its arguments already. `device` is needed
+    if no argument is a tensor, `name` is that of the NVTX range around the timed calls, and `flops_dtype` is the type
+    in which the FLOPs are computed, if that is not the type of the arguments.
+    """
+    call = CallSpec(fn, args, kwargs or {}, flops, bytes, flops_dtype, reference, out)
+    return measure_call(call, Measuring().changed_by(measuring), checking or CHECKING, device=device, name=name)
+
+
+def measure_call(  # noqa: PLR0913 - one argument per part of a measurement
+    call: CallSpec,
+    measuring: Measuring,
+    checking: Checking = CHECKING,
+    *,
+    device: str | None = None,
+    name: str = "",
+    time_calls: TimeCalls = alone,
+) -> Measurement:
+    """Check and time what a description says; `device` is that of a call without tensors."""
+    # What to call and where; what cannot be measured is refused here.
+    target = call.target(name)
+    computed_in = call.computed_in
+    where = devices.find(_device_of(target) or device or "auto")
+
+    # The answer to expect, then the check, the time, and the check of a timed call.
+    expected = Expected(()) if checking.off else call.expected(target)
+    graph = uses_graph(measuring, where, by_default=False)
+    measured = measure_target(target, expected, measuring, checking, where, cuda_graph=graph, time_calls=time_calls)
+    return replace(measured, flops=call.flops, bytes=call.bytes, flops_dtype=computed_in)
+
+
+def measure_target(  # noqa: PLR0913 - one argument per part of a measurement
+    target: Target,
+    expected: Expected,
+    measuring: Measuring,
+    checking: Checking,
+    device: Device,
+    *,
+    cuda_graph: bool,
+    time_calls: TimeCalls = alone,
+) -> Measurement:
+    """Check the answer, time the call, and check the answer of a timed call: a wrong answer never gets a time."""
+    results: list[CheckResult] = []
+
+    def record(result: CheckResult) -> None:
+        results.append(result if checking.allow_output_mismatch else result.raise_if_wrong())
+
+    # The first answer, whose outputs were poisoned before.
+    examined = Examination(target, expected, device, None if checking.off else Fingerprint(target))
+    record(examined.first())
+
+    # What is timed: with --perf-plant the call and more work behind it.
+    more = planted_work.planned(measuring, device, cuda_graph=cuda_graph)
+    slowed = more.behind(target)
+
+    def verify(timed: Target, work: Work) -> None:
+        """Check the last timed call; of calls in CUDA graphs, only the first one keeps what it returns."""
+        record(examined.last(timed, NOT_KEPT if cuda_graph else work.last.returned))
+        if timed is slowed:
+            record(examined.once_more(work.calls[0]))
+
+    # Without times, one more call by other inputs; else the times, each placement's last answer verified.
+    if checking.only:
+        record(examined.once_more(target))
+        timing = NOT_TIMED
+    else:
+        timing = time_calls(slowed, measuring, device, cuda_graph=cuda_graph, verify=verify)
+    return Measurement(
+        timing,
+        device,
+        verdict=sum(results, NO_CHECKS),
+        sample=expected.sample,
+        checking=checking,
+        peak_memory_bytes=_peak_memory(device),
+        planted=more.seconds,
+    )
+
+
+def _device_of(target: Target) -> str | None:
+    """The device of the arguments: the GPU if one of them is there, since indices and lengths may be on the host."""
+    seen = [str(t.device) for t in tensors((target.args, dict(target.kwargs), target.outputs))]
+    return next((device for device in seen if device != "cpu"), seen[0] if seen else None)
+
+
+def _peak_memory(device: Device) -> int | None:
+    return torch.cuda.max_memory_allocated(device.torch) if device.is_gpu else None

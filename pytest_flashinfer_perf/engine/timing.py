@@ -1,0 +1,342 @@
+"""Time a call: as many placements as needed, each with cold argument sets and CUDA graphs; then trace it."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+
+from pytest_flashinfer_perf.checking import check
+from pytest_flashinfer_perf.engine import clocks, cold, graphs, instruments, placements, stopping
+from pytest_flashinfer_perf.engine.clocks import Clocks, clock_pass
+from pytest_flashinfer_perf.engine.cupti import Recorder, Trace, attached, summarise
+from pytest_flashinfer_perf.engine.instruments import (
+    INSTRUMENTS,
+    Call,
+    CallTime,
+    ChosenInstrument,
+    Instrument,
+    InstrumentError,
+    Work,
+)
+from pytest_flashinfer_perf.engine.placements import PlacedSamples
+from pytest_flashinfer_perf.engine.stopping import Sampling
+from pytest_flashinfer_perf.engine.target import Restore, Target, restoration_for
+from pytest_flashinfer_perf.extensions.host import host_calls
+from pytest_flashinfer_perf.extensions.host.host_calls import Counts, counted
+from pytest_flashinfer_perf.extensions.host.host_time import HostTime
+from pytest_flashinfer_perf.extensions.ranks.rank_times import RankTimes
+from pytest_flashinfer_perf.machine import load, nvrtc, provenance
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.machine.load import Contention
+from pytest_flashinfer_perf.machine.provenance import Telemetry
+from pytest_flashinfer_perf.rows import scatter
+from pytest_flashinfer_perf.settings.settings import Measuring
+
+FEW_LAUNCHES, GAPS = 10, 1.5
+FEWEST_CALLS_IN_GRAPH = 10
+TRACED_CALLS = 3
+OTHER_CALLS = instruments.OWN_CALLS + clocks.ALL_CALLS + TRACED_CALLS  # of a placement, beside warm-ups and timed calls
+
+
+@dataclass(frozen=True)
+class Observations:
+    trace: Trace | None = None
+    clocks: Clocks | None = None
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    notes: tuple[str, ...] = ()
+    calls: Counts = field(default_factory=Counts)
+    host: HostTime | None = None
+    ranks: RankTimes | None = None
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Samples in seconds, and how they were measured."""
+
+    samples: tuple[float, ...]
+    instrument: str
+    cold_l2: str
+    rotations: int
+    cuda_graph: bool
+    warmups: int = 0
+    stopped: str = "asked"
+    notes: tuple[str, ...] = ()
+    fallback: str = ""
+    seen: Observations = field(default_factory=Observations)
+    placements: tuple[PlacedSamples, ...] = ()
+    contention: Contention | None = None  # by the host's clock
+
+    @property
+    def median(self) -> float:
+        if not self.samples:
+            raise RuntimeError("nothing was timed: --perf-refcheck=only checks answers alone")
+        return statistics.median(self.samples)
+
+    @property
+    def busy(self) -> tuple[float, ...]:
+        """Of each sample the seconds in which a kernel ran; empty where that is not known of all."""
+        known = tuple(busy for placement in self.placements for busy in placement.busy)
+        return known if len(known) == len(self.samples) else ()
+
+    @property
+    def std(self) -> float:
+        return statistics.stdev(self.samples) if len(self.samples) > 1 else 0.0
+
+    @property
+    def spread(self) -> float | None:
+        return scatter.spread(self.samples)
+
+    @property
+    def noisy(self) -> bool:
+        busy = self.contention is not None and self.contention.is_busy
+        return busy or scatter.is_noisy(self.samples, self.instrument)
+
+    @property
+    def host_bound(self) -> bool | None:
+        """Whether kernels wait for their launches, so that the host's time is measured; None without a trace."""
+        seen = self.seen.trace
+        if seen is None:
+            return None
+        waits = seen.span_s > GAPS * seen.busy_s or (seen.launches > FEW_LAUNCHES and self.noisy)
+        return seen.launches > 1 and waits and not self.cuda_graph
+
+
+NOT_TIMED = Timing((), "none", "none", 0, cuda_graph=False)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A timed placement, with what is needed to call it again."""
+
+    target: Target
+    work: Work
+    sets: cold.ColdSets
+    warmup: int
+    placement: PlacedSamples
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The instrument, options and device with which calls are timed."""
+
+    instrument: Instrument
+    how: Measuring
+    device: Device
+    cuda_graph: bool
+    cycles: bool = True
+
+    def timed(self, target: Target, calls: int, warmup: int) -> Placed:
+        """Take `calls` samples of a target, with outputs poisoned until a call writes them."""
+        arguments = (target.args, dict(target.kwargs))
+        sets = cold.prepare(
+            arguments,
+            target.outputs,
+            self.how.cold_l2,
+            cache_bytes=self.device.cache_bytes,
+            free_bytes=self.device.free_bytes(),
+            calls=self._all_calls(calls + warmup),
+            on_gpu=self.device.is_gpu,
+            obstacle=target.obstacle,
+        )
+        work = _work(tuple(map(target.bound, sets.sets)), self.instrument, sets.mode, self.cuda_graph, self.device)
+        check.poison(target.outputs)
+        if sets.used_once:
+            work.evict()
+        reset_block_order(self.device)
+        with _range(target.name, self.device):
+            sampled = tuple(self._sampled(work, calls, warmup, restoration_for(target, sets)))
+        reset_block_order(self.device)
+        samples = tuple(one.seconds for one in sampled)
+        busy = tuple(one.busy for one in sampled if one.busy is not None)
+        clocked = _clocks(work, statistics.median(samples)) if self.cycles else None
+        known = busy if len(busy) == len(samples) else ()
+        return Placed(target, work, sets, warmup, PlacedSamples(samples, known, clocked, placements.addresses(target)))
+
+    def _all_calls(self, asked: int) -> int | None:
+        """With those that a GPU's instruments add; None where CUDA events replay whole rotations, or ranks wait."""
+        if not self.device.is_gpu:
+            return asked
+        is_known = self.cycles and not (self.cuda_graph and self.instrument.name == "events")
+        return asked + OTHER_CALLS if is_known else None
+
+    def _sampled(self, work: Work, calls: int, warmup: int, restore: Restore | None) -> Iterator[CallTime]:
+        """Sample the calls, in parts if they change inputs: before each part these are restored, outside the time."""
+        if restore is None:
+            yield from self.instrument.sample(work, calls, warmup)
+            return
+        for part in restore.parts(calls):
+            restore()
+            work.evict()  # what was put back is in the cache
+            yield from self.instrument.sample(work, part, warmup)
+            warmup = 0
+        restore()
+
+
+Verify = Callable[[Target, Work], object]
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What differs where a call is made by several processes together: each has to decide as the others do."""
+
+    choose: Callable[[str, Device], ChosenInstrument] = instruments.choose
+    observed: Callable[[Placed, tuple[PlacedSamples, ...]], Observations] | None = None
+    cycles: bool = True  # they would contain the wait for other processes
+
+
+def run(  # noqa: PLR0913 - one argument per part of a measurement
+    target: Target,
+    measuring: Measuring,
+    device: Device,
+    *,
+    cuda_graph: bool,
+    verify: Verify,
+    conditions: Conditions = Conditions(),
+) -> Timing:
+    """Time other placements first, so that the last timed call is the target's; `verify` checks each last answer."""
+    chosen = conditions.choose(measuring.instrument, device)
+    bench = Bench(chosen.instrument, measuring, device, cuda_graph, conditions.cycles)
+    if cuda_graph:
+        gc.collect()  # a graph that is freed during a capture ends it; autotuners leave such graphs behind
+
+    # One call, whose length decides how many calls and placements there is time for.
+    first, seconds_per_call = _pilot(bench, target)
+    budget = stopping.budget(measuring, chosen.instrument.now)
+    sampling = Sampling(measuring, chosen.instrument.name, seconds_per_call, budget)
+
+    # Placements at other addresses, and the caller's own.
+    placed = _placed(bench, target, sampling, verify, first)
+    last, timed = placed[-1], tuple(one.placement for one in placed)
+
+    # What is known of the last placement beside its times, and what else the machine did.
+    seen = (conditions.observed or _observed)(last, timed)
+    samples = tuple(sample for placement in timed for sample in placement.samples)
+    contention = load.during([one.work.watch for one in placed], samples)
+    return Timing(
+        samples=samples,
+        instrument=chosen.instrument.name,
+        cold_l2=last.sets.mode,
+        rotations=len(last.sets.sets),
+        cuda_graph=cuda_graph,
+        warmups=_untimed(bench, placed),
+        stopped=sampling.stopped([placement.precision_samples for placement in timed[:-1]]),
+        fallback=chosen.fallback,
+        notes=tuple(note for note in (last.sets.note, *seen.notes, contention and contention.unknown) if note),
+        seen=seen,
+        placements=timed,
+        contention=contention,
+    )
+
+
+def _pilot(bench: Bench, target: Target) -> tuple[list[Placed], float]:
+    """The wall-clock seconds of an untimed call, or of a placement with one call if all calls are to be timed."""
+    placed, start = [], bench.instrument.now()
+    if stopping.makes_trial(bench.how):
+        target()
+        bench.device.synchronize()
+    elif bench.how.iters is None:
+        placed = [bench.timed(target.at_new_addresses(), 1, 0)]
+    return placed, bench.instrument.now() - start
+
+
+def _placed(bench: Bench, target: Target, sampling: Sampling, verify: Verify, first: list[Placed]) -> list[Placed]:
+    """Time all placements. Each is kept until the last is timed; freed memory would be used for the next one."""
+    placed, free = list(first), bench.device.free_bytes()
+
+    # Other addresses, until the time is precise or up.
+    while calls := sampling.next_placement_calls([one.placement.precision_samples for one in placed]):
+        if not placements.fits(target, free, bench.device.free_bytes(), len(placed)):
+            break
+        warmup = sampling.warmup(_untimed(bench, placed), len(placed))
+        placed.append(bench.timed(target.at_new_addresses(), calls, warmup))
+        verify(placed[-1].target, placed[-1].work)
+
+    # The caller's own.
+    calls = sampling.last_placement_calls([one.placement.precision_samples for one in placed])
+    placed.append(bench.timed(target, calls, sampling.warmup(_untimed(bench, placed), len(placed), last=True)))
+    verify(target, placed[-1].work)
+    return placed
+
+
+def _untimed(bench: Bench, placed: Sequence[Placed]) -> int:
+    return sum(one.warmup for one in placed) + stopping.makes_trial(bench.how)
+
+
+def _range(name: str, device: Device) -> AbstractContextManager[None]:
+    """An NVTX range around the timed calls for profilers; names may have braces, which torch would format."""
+    return torch.cuda.nvtx.range("{}", name) if name and device.is_gpu else nullcontext()
+
+
+def uses_graph(measuring: Measuring, device: Device, by_default: bool) -> bool:
+    """Whether calls are replayed from CUDA graphs; raises InstrumentError if that is asked for on a CPU."""
+    if measuring.cuda_graph == "on" and not device.is_gpu:
+        raise InstrumentError("--perf-cuda-graph=on needs an NVIDIA GPU, this run is on the CPU")
+    return device.is_gpu and (measuring.cuda_graph == "on" or (measuring.cuda_graph == "auto" and by_default))
+
+
+def _work(calls: tuple[Call, ...], instrument: Instrument, cold_l2: str, graph: bool, device: Device) -> Work:
+    """The calls to time. CUDA events include launches, so under graphs they time several whole rotations at once."""
+    flush = cold_l2 == "flush"
+    if graph and instrument.name == "events" and not flush:
+        rounds = -(-FEWEST_CALLS_IN_GRAPH // len(calls))
+        return Work(calls, flush, device, graph_of=rounds * len(calls))
+    return Work(graphs.capture(calls) if graph else calls, flush, device)
+
+
+def _clocks(work: Work, each: float) -> Clocks | None:
+    return clock_pass(work, each) if work.device.is_gpu and nvrtc.missing(work.device) is None else None
+
+
+def _observed(last: Placed, timed: tuple[PlacedSamples, ...]) -> Observations:
+    """What is known of the call beside its times: trace, clocks, telemetry, requests to the driver; empty on a CPU."""
+    device = last.work.device
+    if not device.is_gpu:
+        return Observations()
+    no_cupti = INSTRUMENTS["cupti"].missing(device)
+    no_nvrtc = nvrtc.missing(device)
+    seen, calls = (None, Counts()) if no_cupti else _recorded(last, device)
+    clocked = [placement.clocks for placement in timed if placement.clocks]
+    return Observations(
+        trace=seen,
+        clocks=clocks.joined(clocked) if clocked else None,
+        telemetry=clocked[-1].telemetry if clocked else provenance.read(device),
+        notes=tuple(reason for reason in (no_cupti, no_nvrtc) if reason),
+        calls=calls,
+    )
+
+
+def _recorded(last: Placed, device: Device) -> tuple[Trace | None, Counts]:
+    """Trace the timed call, then count what an eager call requests from the driver, with CUPTI attached once."""
+    from cupti import cupti
+
+    with attached(cupti, device.synchronize) as recorder:
+        seen = trace(recorder, last.work, statistics.median(last.placement.samples))
+        return seen, counted("cupti", lambda: host_calls.of(recorder, last.target))
+
+
+def trace(recorder: Recorder, work: Work, each: float) -> Trace | None:
+    """Trace the last of a few calls, since the first one meets an idle device and is slower than timed calls."""
+    steps = (work.chill, work) * stopping.fitting(TRACED_CALLS, each)
+    return summarise([recorder.of(step) for step in steps][-1])
+
+
+# Restore the order in which a GPU assigns the blocks of a launch to its SMs. The order is left over from earlier
+# launches, kernels that fill the GPU exactly preserve it, and some of them (multi-head latent attention on an H200,
+# by 5 %) are faster in one order than in another. A launch of a few blocks on an idle GPU always leads to the same
+# order; one that fills the GPU does not (docs/measurement-method.md).
+
+BLOCKS, THREADS = 9, 32  # found by experiment: 8 blocks change nothing, 66 leave it as it was
+
+
+def reset_block_order(device: Device) -> None:
+    """Restore the order; it does nothing on a CPU, or if small kernels cannot be compiled."""
+    if not device.is_gpu or nvrtc.missing(device):
+        return
+    device.synchronize()
+    nvrtc.kernel(clocks.SOURCE, "nothing", device)(BLOCKS, THREADS, 0)
+    device.synchronize()

@@ -1,0 +1,183 @@
+"""Call an API: a function itself, or the `run` of a wrapper that is made and planned beforehand.
+
+A first call on copies tells what the library refuses here, which is a skip with the library's sentence, and what a
+right call answers and changes. An output that no kernel wrote is found there, too: new memory is marked meanwhile.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+from pytest_flashinfer_perf.checking.check import WrongAnswerError
+from pytest_flashinfer_perf.engine import cold
+from pytest_flashinfer_perf.extensions.apis import given as made
+from pytest_flashinfer_perf.extensions.apis import registry, samplers, truth
+from pytest_flashinfer_perf.extensions.apis.given import Given, LiveTemplate
+from pytest_flashinfer_perf.extensions.apis.templates import Api
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.machine.builds import CompileError
+from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, LaunchOptions
+
+WORKSPACE_BYTES = 128 << 20
+
+
+def by_flashinfer(api: Api, given: Given, how: LaunchOptions) -> Built[Given]:
+    """Call the API once on copies, so that what the library refuses is known before anything is timed."""
+    template = made.live(api)
+    chosen = {} if how.backend == registry.ONLY else {"backend": how.backend}
+    with _refusals(api, given.device):
+        function, plan = _function(template, given, chosen)
+        extra = {name: value for name, value in chosen.items() if name in inspect.signature(function).parameters}
+        trial = cold.clone(given, set())
+        with _new_memory_marked():
+            returned = function(**{**trial.called_with, **extra})
+        _finish(given.device)
+    answers = made.first_call(given, trial, partial(made.answers, api, trial, returned))
+    for name, tensor in answers.items():
+        if tensor.numel() and _is_marked(tensor):
+            raise WrongAnswerError(f"output {name}: the call returns it as it was allocated: no kernel here writes it")
+    held = _memory_of_answer(function, given, answers) if template.owner is not None else {}
+
+    def launch(given: Given) -> tuple[torch.Tensor, ...]:
+        return tuple(made.answers(api, given, function(**{**given.called_with, **extra, **held})).values())
+
+    return Built(launch, how.backend, plan=plan)
+
+
+@contextmanager
+def _new_memory_marked() -> Iterator[None]:
+    """Fill memory that torch allocates meanwhile with NaN, or the largest number of an integer type."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def _is_marked(tensor: torch.Tensor) -> bool:
+    if tensor.dtype == torch.bool:
+        return False  # all of it may well be true
+    if tensor.is_floating_point() or tensor.is_complex():
+        return bool((tensor.float() if tensor.itemsize == 1 else tensor).isnan().all())
+    return bool((tensor == torch.iinfo(tensor.dtype).max).all())
+
+
+def by_reference(api: Api, given: Given, how: LaunchOptions) -> Built[Given]:
+    """Call the template's reference as a backend of its own; its changed inputs are returned too."""
+    answer = samplers.drawn if samplers.is_sampler(api) else truth.returned
+    trial = cold.clone(given, set())
+    try:
+        returned = answer(api, trial)
+    except truth.NoReferenceError as error:
+        raise CannotRunError(str(error)) from error
+    made.first_call(given, trial, partial(truth.named, api, trial, returned))
+
+    def launch(given: Given) -> tuple[torch.Tensor, ...]:
+        return (*truth.named(api, given, answer(api, given)).values(), *given.changed)
+
+    return Built(launch, how.backend)
+
+
+def _memory_of_answer(
+    function: Callable[..., Any], given: Given, answers: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Memory for a wrapper's output, as an engine gives it: without it, one of them fills new memory in every call."""
+    takes_it = "out" in inspect.signature(function).parameters and "out" not in given.call
+    if not takes_it or len(answers) != 1:
+        return {}
+    [answer] = answers.values()
+    return {"out": torch.empty_like(answer)}
+
+
+def _function(
+    template: LiveTemplate, given: Given, chosen: dict[str, Any]
+) -> tuple[Callable[..., Any], Callable[[], object] | None]:
+    """The function to call, and the one that plans it once more; None where nothing is planned."""
+    if template.owner is None:
+        return template.function, None
+    known = inspect.signature(template.owner).parameters
+    wrapper = template.owner(**dict(_constructed_with(known.values(), chosen, given.device)))
+    method = _positional(getattr(wrapper, template.function.__name__), given)
+    if not hasattr(wrapper, "plan"):
+        return method, None
+    plan = partial(wrapper.plan, **dict(_planned_with(wrapper.plan, given.plan)))
+    plan()
+    return method, plan
+
+
+def _positional(method: Callable[..., Any], given: Given) -> Callable[..., Any]:
+    """The method, called by names alone also where it has arguments without a name, which `init` makes as `args`."""
+    parameters = inspect.signature(method).parameters.values()
+    if "args" not in given.call:
+        return method
+    before = [p.name for p in itertools.takewhile(lambda p: p.kind is not p.VAR_POSITIONAL, parameters)]
+
+    @functools.wraps(method)
+    def called(*, args: tuple[Any, ...], **named: Any) -> Any:
+        return method(*(named.pop(name) for name in before), *args, **named)
+
+    return called
+
+
+def _constructed_with(
+    parameters: Iterable[inspect.Parameter], chosen: dict[str, Any], device: torch.device
+) -> Iterator[tuple[str, Any]]:
+    for parameter in parameters:
+        if parameter.name in chosen:
+            yield parameter.name, chosen[parameter.name]
+        elif parameter.name == "device":
+            yield parameter.name, device
+        elif parameter.default is parameter.empty and "workspace" in parameter.name:
+            yield parameter.name, torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        elif parameter.name == "num_levels":
+            yield parameter.name, 1
+
+
+def _planned_with(plan: Callable[..., Any], arguments: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The arguments by their names in `plan`, which may be the template's with a longer or shorter beginning."""
+    parameters = inspect.signature(plan).parameters
+    if not arguments:
+        raise CannotRunError("its template makes no arguments of plan")
+    variadic = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    for name, value in arguments.items():
+        alike = [other for other in parameters if _alike(name, other.removesuffix("_arr")) and other not in arguments]
+        known = name if name in parameters or variadic or not alike else alike[0]
+        listed = known in parameters and "List" in str(parameters[known].annotation) and isinstance(value, torch.Tensor)
+        yield known, [value] if listed else value
+
+
+def _alike(name: str, other: str) -> bool:
+    return name == other or name.endswith(f"_{other}") or other.endswith(f"_{name}")
+
+
+def _finish(device: torch.device) -> None:
+    """Wait for the device: an error of a kernel is raised here and not by a later call."""
+    torch.zeros(1, device=device).item()
+
+
+@contextmanager
+def _refusals(api: Api, device: torch.device) -> Iterator[None]:
+    """Errors of the library are refusals, unless the GPU is lost or a module did not compile."""
+    try:
+        yield
+    except (CompileError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        _finish(device)  # raises again if the GPU is lost, which is no refusal
+        # A package that is not installed may be the cause: of a missing module, or of None for a function.
+        lacks = isinstance(error, ModuleNotFoundError) or (isinstance(error, TypeError) and "NoneType" in str(error))
+        absent = ", ".join(capability.packages_not_here()) if lacks else ""
+        cause = f" (not installed: {absent})" if absent else ""
+        raise CannotRunError(f"{api.path} refuses: {made.in_a_sentence(error)}{cause}") from error

@@ -1,0 +1,164 @@
+"""A program that imports FlashInfer and prints its trace templates as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import io
+import json
+import re
+import sys
+import typing
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from pytest_flashinfer_perf.errors import in_one_line
+from pytest_flashinfer_perf.extensions.apis.by_hand import completed
+from pytest_flashinfer_perf.extensions.apis.special_cases import ONE_MORE, UNREAD, special
+from pytest_flashinfer_perf.extensions.apis.templates import PART, WHAT_LACKED, Api, Axis, Declared, Registry
+from pytest_flashinfer_perf.machine.capability import HARDWARE
+
+DECORATED = re.compile(r"flashinfer_api\s*\([^)]*trace\s*=")
+BESIDE_AXES = ("device", "seed")
+ONLY = "flashinfer"  # the backend of an API that has no choice
+
+
+def describe() -> Registry:
+    root = Path(importlib.util.find_spec("flashinfer").origin or "").parent  # type: ignore[union-attr]
+    flashinfer = importlib.import_module("flashinfer")
+    failed = _import_decorated(root)
+    theirs, entries = flashinfers(), registered()
+    count = Counter(path for path, _ in theirs)
+    each = (
+        described(*known, found, count[known[0]] + (known not in theirs), _by_hand(theirs.get(known), found))
+        for known, found in entries.items()
+    )
+    return Registry(flashinfer.__version__, tuple(sorted(each, key=lambda api: api.name)), failed)
+
+
+def registered() -> dict[tuple[str, str], tuple[Callable[..., Any], Any]]:
+    """Functions and templates by path and label, as far as their modules are imported; what is by hand comes first."""
+    theirs = flashinfers()
+    return {**theirs, **dict(completed(theirs, located))}
+
+
+def flashinfers() -> dict[tuple[str, str], tuple[Callable[..., Any], Any]]:
+    """FlashInfer's own alone."""
+    listed = importlib.import_module("flashinfer.api_logging")._TRACE_REGISTRY  # noqa: SLF001 - nothing public lists it
+    return {(f"{function.__module__}.{function.__qualname__}", label): (function, t) for function, t, label in listed}
+
+
+def _import_decorated(root: Path) -> dict[str, str]:
+    """A template is registered when the module that it decorates is imported."""
+    failed = {}
+    for path in sorted(root.rglob("*.py")):
+        if DECORATED.search(path.read_text(encoding="utf-8", errors="replace")):
+            name = ".".join(("flashinfer", *path.relative_to(root).with_suffix("").parts)).removesuffix(".__init__")
+            try:
+                importlib.import_module(name)
+            except Exception as error:  # noqa: BLE001 - whatever its import raises is the reason
+                failed[name] = in_one_line(error)
+    return failed
+
+
+def described(path: str, label: str, found: tuple[Callable[..., Any], Any], count: int, by_hand: str = "") -> Api:
+    function, template = found
+    known = Api(path, label, path.split(".")[1], template.op_type, templates=count, by_hand=by_hand)
+    absent = _absent(template)
+    if absent:
+        return replace(known, missing=f"its template has no {' and no '.join(absent)}")
+    axes = tuple(_axes(template, {*UNREAD, *special(known).unread}))
+    required = [name for name, default in _arguments(template.init).items() if default is inspect.Parameter.empty]
+    read = {axis.name for axis in axes}
+    return replace(
+        known,
+        axes=axes,
+        unused=tuple(name for name in required if name not in read),
+        inputs=tuple(_declared(template.inputs)),
+        outputs=tuple(_declared(template.outputs)),
+        backends=tuple(_backends(path)) or (ONLY,),
+        arguments=tuple(inspect.signature(function).parameters),
+    )
+
+
+def _absent(template: Any) -> list[str]:
+    return [what for what in ("init", "reference") if getattr(template, what, None) is None]
+
+
+def _by_hand(theirs: tuple[Callable[..., Any], Any] | None, found: tuple[Callable[..., Any], Any]) -> str:
+    if theirs is None or _absent(theirs[1]):
+        return WHAT_LACKED if not _absent(found[1]) else ""
+    return PART if theirs != found else ""
+
+
+def _arguments(init: Callable[..., Any]) -> dict[str, Any]:
+    """With those that it passes on to another one by `**kwargs`."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(init).parameters.values()
+    own = {p.name: p.default for p in parameters if p.kind in named and p.name not in BESIDE_AXES}
+    passed_on = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    others = map(_arguments, getattr(init, "_trace_init_dependencies", ())) if passed_on else ()
+    return {**{name: default for one in others for name, default in one.items()}, **own}
+
+
+def _axes(template: Any, unread: set[str]) -> Iterator[Axis]:
+    """A default of 0 is worked out by `init` from the other axes."""
+    words = getattr(template, "words", {})
+    for name, default in _arguments(template.init).items():
+        required = default is inspect.Parameter.empty
+        given = None if required else default
+        numeric = isinstance(given, (int, float)) and not isinstance(given, bool)
+        free = name not in unread and not name.endswith(ONE_MORE)
+        if free and (required or (numeric and given != 0) or name in words):
+            marker = template.axes.get(name)
+            sentence = " ".join((getattr(marker, "description", "") or "").split())
+            short = getattr(marker, "abbrev", "") or ""
+            yield Axis(name, given, sentence, short, tuple(words.get(name, ())), int(name not in words))
+
+
+def _declared(described: dict[str, Any]) -> Iterator[Declared]:
+    for name, one in described.items():
+        dims = tuple(getattr(one, "dim_names", ()))
+        argument, element = getattr(one, "param", None) or name, getattr(one, "tuple_idx", None)
+        yield Declared(name, argument, dims, getattr(one, "dtype", None) or "", bool(one.optional), element)
+
+
+def _backends(path: str) -> Iterator[str]:
+    """Those that the API, or its wrapper's constructor, lists as an argument; its default where it lists none."""
+    function = located(path)
+    owner = located(path.rpartition(".")[0])
+    for callee in (function, getattr(owner, "__init__", None) if inspect.isclass(owner) else None):
+        parameter = inspect.signature(callee).parameters.get("backend") if callee else None
+        if parameter is not None:
+            decorated = getattr(function, "has_backend_choices", bool)()
+            annotated = [name for name in HARDWARE if decorated and function.is_backend_supported(name)]
+            hint = typing.get_type_hints(callee).get("backend") if isinstance(parameter.annotation, str) else None
+            listed = [name for name in typing.get_args(hint or parameter.annotation) if isinstance(name, str)]
+            usual = [parameter.default] if isinstance(parameter.default, str) else []
+            yield from dict.fromkeys(listed or [*usual, *annotated])
+            return
+
+
+def located(path: str) -> Any:
+    """The module, class or function at this path."""
+    parts = path.split(".")
+    for end in range(len(parts), 0, -1):
+        with contextlib.suppress(ModuleNotFoundError):
+            found = importlib.import_module(".".join(parts[:end]))
+            for name in parts[end:]:
+                found = getattr(found, name)
+            return found
+    raise ModuleNotFoundError(path)
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    with contextlib.redirect_stdout(io.StringIO()):  # what an import prints is no JSON
+        found = describe()
+    json.dump(asdict(found), sys.stdout)

@@ -1,0 +1,208 @@
+"""A `Routine` made from an API's template instead of a file of its own.
+
+`of` puts together what the other modules here derive: flags and tiers, inputs, backends, the answer and its cost. What
+an API needs to run, and the memory that it takes, are estimated below before anything is called.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_flashinfer_perf.extensions.apis import calling, given, prepare, registry, samplers, shapes, truth
+from pytest_flashinfer_perf.extensions.apis.given import Given, Prepared
+from pytest_flashinfer_perf.extensions.apis.shapes import ApiParams
+from pytest_flashinfer_perf.extensions.apis.special_cases import ONE_RANK, special
+from pytest_flashinfer_perf.extensions.apis.templates import Api
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.machine.capability import Requirement
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.spec import Backend, CannotRunError, Cost, Params, Routine, Tolerance
+from pytest_flashinfer_perf.spec.nested import has_both_signs, tensors
+
+
+@dataclass
+class ApiRoutine(Routine[Any, Given]):
+    """A routine whose outputs are decoded before they are compared, and compared where the reference has values."""
+
+    api: Api = field(kw_only=True)
+    option = "--api"
+    graph_if_possible = True
+
+    @property
+    def mark(self) -> str:
+        return "api"
+
+    def read(self, _params: Any, inputs: Given, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        known = _prepared(inputs)
+        if known.probabilities is not None:
+            return (samplers.excess(outputs[0], known.probabilities, known.drafts),)
+        # A reference that changes its inputs returns them, too.
+        named = dict(zip(inputs.shared.first.outputs, outputs, strict=False))
+        return tuple(truth.meant(self.api, name, named[name], inputs.all, known.undecided) for name in known.outputs)
+
+    def allowed(self, _params: Any, inputs: Given, _backend: str) -> tuple[Tolerance, ...]:
+        known, types = _prepared(inputs), inputs.shared.first.outputs
+        if known.probabilities is not None:
+            return (samplers.ALLOWED,)
+        return tuple(truth.tolerance(self.api, name, types[name]) for name in known.outputs)
+
+    def described(self, _params: Any, inputs: Given, _bounds: tuple[Tolerance, ...]) -> Mapping[str, Any]:
+        known, own = _prepared(inputs), special(self.api)
+        unknown = [name for name in inputs.shared.first.outputs if name not in known.outputs]
+        silent = f"it says nothing of {', '.join(unknown)}" if unknown and known.outputs else None
+        return {
+            "derived": True,
+            "reference": known.computed_in,
+            "no_reference": known.missing or None,
+            "weak_reference": own.weak or own.why_not_compared or silent,
+        }
+
+    def changed(self, inputs: Given) -> tuple[Tensor, ...]:
+        return () if given.write_only(self.api, inputs) else inputs.changed
+
+
+def of(api: Api) -> ApiRoutine:
+    params = shapes.params_of(api)
+    made = ApiRoutine(
+        api.name,
+        family=api.family,
+        params=params,
+        inputs=lambda p, rand, device: given.make(api, p, str(device), rand.initial_seed()),
+        outputs=partial(given.write_only, api),
+        reference=partial(_reference, api),
+        cost=partial(_cost, api),
+        tolerances=lambda _p, _backend: (),
+        footprint=partial(footprint, api),
+        cuda_graph=True,
+        activations=partial(_activations, api),
+        tiers={tier: partial(shapes.of_tier, api, params, tier) for tier in ("smoke", "default")},
+        api=api,
+    )
+    found = shapes.presets(api)
+    if found:
+        made.sweep(found)(partial(shapes.of_model, api, params))
+    else:
+        made.tiers["full"] = made.tiers["default"]
+    made.backends.update((backend.name, backend) for backend in _backends(api))
+    if len(api.backends) == 1:  # what `flashinfer_benchmark.py` calls the one way there is
+        made.aliases = dict.fromkeys({"flashinfer", "cuda"} - set(api.backends), api.backends[0])
+    return made
+
+
+def _backends(api: Api) -> Iterator[Backend[Any, Given]]:
+    for name in api.backends:
+        needs = requirements(api, name)
+        yield Backend(name, lambda _p, x, how: calling.by_flashinfer(api, x, how), api.below, needs)
+    needs = (capability.flashinfer(),)
+    yield Backend("torch", lambda _p, x, how: calling.by_reference(api, x, how), "", needs, on_a_cpu)
+
+
+def _cost(api: Api, _params: Params, x: Given) -> Cost:
+    """The reference is asked now: its products are the FLOPs."""
+    x.shared.prepared = prepare.prepared(api, x)
+    return x.shared.prepared.cost
+
+
+def _reference(api: Api, _params: Params, x: Given, _rows: Tensor | None = None) -> tuple[Tensor, ...]:
+    """The answer that was prepared with the cost, which is taken once; then that to the inputs as they are by then."""
+    known = _prepared(x)
+    if known.reference is None:
+        known = prepare.prepared(api, x)
+    x.shared.prepared = replace(known, reference=None)
+    return known.reference or ()
+
+
+def _prepared(x: Given) -> Prepared:
+    if x.shared.prepared is None:
+        raise RuntimeError("the cost of a case is asked for before its reference: it prepares both")
+    return x.shared.prepared
+
+
+def _activations(api: Api, x: Given) -> Tensor:
+    """The largest input with numbers of both signs: what has one may be a probability, a scale or a variance.
+
+    Weights come last: an API may keep what it made of them (`mono_moe` keeps its interleaved rows on the tensor).
+    """
+    aside = {output.argument for output in api.outputs}
+    found = [(name, t) for name, value in x.call.items() if name not in aside for t in tensors(value)]
+    signed = [(name, t) for name, t in found if t.is_floating_point() and t.numel() and has_both_signs(t)]
+    largest = max(signed, key=lambda one: ("weight" not in one[0], one[1].numel()), default=("", torch.empty(0)))
+    return largest[1]
+
+
+# Where an API can run, from its own decorators; without any, the library's error is the reason of the skip.
+
+
+def requirements(api: Api, backend: str) -> tuple[Requirement, ...]:
+    packages = (capability.package(module, name, backend) for module, name in capability.PACKAGES.get(backend, ()))
+    compilers = (capability.tile_compiler,) if backend == "cutile" else ()
+    # Of APIs without a decorator, whose kernels would be downloaded before they are refused.
+    runs_as = special(api).runs_as
+    hardware = (capability.compute_capability(api.path, *capability.HARDWARE[runs_as]),) if runs_as else ()
+
+    def several_gpus(_device: Device) -> str | None:
+        alone = special(api).weak == ONE_RANK
+        return f"{api.path} exchanges data between GPUs, and its template makes one rank alone" if alone else None
+
+    known = (capability.gpu(api.path), several_gpus, *hardware, capability.flashinfer())
+    return (*known, *packages, *compilers, declared(api, backend))
+
+
+def declared(api: Api, backend: str) -> Requirement:
+    def require(device: Device) -> str | None:
+        try:
+            function = registry.located(api.path)
+        except (ImportError, AttributeError) as error:
+            return f"{api.path} cannot be imported: {error}"
+        if device.capability is None:
+            return None
+        here = device.capability[0] * 10 + device.capability[1]
+        chosen = backend not in (registry.ONLY, "auto") and getattr(function, "has_backend_choices", bool)()
+        with suppress(AttributeError, ValueError):  # one that declares nothing of this
+            asked = (backend, here) if chosen else (here,)
+            ask = function.is_backend_supported if chosen else function.is_compute_capability_supported
+            if not ask(*asked):
+                subject = f"{api.path} with backend {backend}" if chosen else api.path
+                where = ".".join(map(str, device.capability))
+                return f"flashinfer declares no support of {subject} on compute capability {where}"
+        return None
+
+    return require
+
+
+def on_a_cpu(_params: Params, _backend: str, device: Device) -> Iterator[str]:
+    if device.is_gpu:
+        yield "torch is the template's reference, which is timed on a CPU only"
+
+
+# Estimate the memory that a case of an API needs, before any is allocated.
+
+# The inputs, copies of them in wider types, and what the reference makes on its way.
+TIMES = 8
+
+
+@functools.cache
+def footprint(api: Api, params: ApiParams) -> int:
+    """By making the inputs where nothing is stored; by what the template declares where its `init` looks at values."""
+    try:
+        made = given.make(api, params, "meta", 0)
+        return TIMES * sum(tensor.nbytes for tensor in tensors(made.all))
+    except CannotRunError:
+        return TIMES * sum(_declared(one.dims, params.axes) for one in (*api.inputs, *api.outputs))
+
+
+def _declared(dims: tuple[str, ...], axes: Mapping[str, Any]) -> int:
+    """Bytes at four for each element: of the known axes, or of the longest one if none of these is known."""
+    sizes = {name: int(size) for name, size in axes.items() if isinstance(size, (int, float))}
+    longest = max(sizes.values(), default=1)
+    stated = [sizes[name] for name in dims if name in sizes]
+    return 4 * math.prod(stated or [longest]) if dims else 0

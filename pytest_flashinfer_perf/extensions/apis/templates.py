@@ -1,0 +1,177 @@
+"""The data that is stored about FlashInfer's templates, so that FlashInfer need not be imported."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.machine.requirements import PROJECT, version
+from pytest_flashinfer_perf.rows import fields
+from pytest_flashinfer_perf.rows.fields import FieldError
+from pytest_flashinfer_perf.rows.formatting import wrapped
+
+PART, WHAT_LACKED = "in part", "what it lacked"  # without the latter it could not be measured
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What the template's `init` takes, mostly a number; it has to be given where there is no default."""
+
+    name: str
+    default: Any  # a number, a word or a switch, or None
+    help: str = ""
+    short: str = ""
+    choices: tuple[str, ...] = ()
+    least: int = 1
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A tensor or a number, in a template's words: the argument it is, or is written to, and the axes of its shape."""
+
+    name: str
+    argument: str
+    dims: tuple[str, ...] = ()
+    dtype: str = ""
+    optional: bool = False
+    element: int | None = None  # of a tuple
+
+
+@dataclass(frozen=True)
+class Api:
+    """One FlashInfer API with one of its templates."""
+
+    path: str
+    label: str
+    family: str
+    operation: str
+    axes: tuple[Axis, ...] = ()
+    unused: tuple[str, ...] = ()  # what `init` must be given and does not look at
+    inputs: tuple[Declared, ...] = ()
+    outputs: tuple[Declared, ...] = ()
+    backends: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    templates: int = 1
+    missing: str = ""
+    by_hand: str = ""  # how much of the template is this project's: nothing, PART, or WHAT_LACKED
+
+    @property
+    def name(self) -> str:
+        """The API's path, with the template's own name if the API has several templates."""
+        return self.path if self.templates == 1 else f"{self.path}:{self.label}"
+
+    @property
+    def below(self) -> str:
+        """The path below `flashinfer`, of the function or the wrapper class."""
+        path = self.path.removeprefix("flashinfer.")
+        owner, _, method = path.rpartition(".")
+        return owner if owner.rpartition(".")[2][:1].isupper() and method else path
+
+
+@dataclass(frozen=True)
+class Registry:
+    """All templates of one FlashInfer, and its modules that could not be imported."""
+
+    version: str
+    apis: tuple[Api, ...]
+    failed: Mapping[str, str]
+
+    @property
+    def usable(self) -> tuple[Api, ...]:
+        return tuple(api for api in self.apis if not api.missing)
+
+
+# List the templates of the installed FlashInfer, in a child process once per version.
+
+FORMAT = 3
+PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[1:]; "
+    "from pytest_flashinfer_perf.extensions.apis import registry; registry.main()"
+)
+NOTHING = Registry("", (), {})
+
+
+class DiscoveryError(FlashinferPerfError):
+    """FlashInfer's templates cannot be listed; the sentence has the error of its import."""
+
+
+@functools.cache
+def installed() -> Registry:
+    """All templates; empty if FlashInfer is not installed."""
+    found = importlib.util.find_spec("flashinfer")
+    if found is None or found.origin is None:
+        return NOTHING
+    kept = _kept_at(Path(found.origin))
+    try:
+        return fields.read(Registry, json.loads(kept.read_text(encoding="utf-8")), "templates")
+    except (OSError, ValueError, FieldError):
+        return _asked(kept)
+
+
+def _kept_at(origin: Path) -> Path:
+    """By version, by place, since a checkout may change, by what its packages let it import, and by what is by hand."""
+    here = Path(__file__).parent
+    ours = [here / "special_cases.py", *sorted((here / "by_hand").glob("*.py"))]
+    packages = (PROJECT, "torch", "nvidia-cutlass-dsl", "triton")
+    stated = [str(FORMAT), str(origin), str(origin.stat().st_mtime_ns), *(str(version(one)) for one in packages)]
+    stated += [f"{path.name} {path.stat().st_mtime_ns}" for path in ours]
+    name = f"{version(packages[0])}-{hashlib.sha256(' '.join(stated).encode()).hexdigest()[:12]}.json"
+    return platformdirs.user_cache_path("pytest-flashinfer-perf") / "apis" / name
+
+
+def _asked(kept: Path) -> Registry:
+    package = str(Path(__file__).parents[3])
+    child = subprocess.run(  # noqa: S603 - this interpreter, on a module of this package
+        [sys.executable, "-c", PROGRAM, package, *sys.path], capture_output=True, text=True, check=False
+    )
+    if child.returncode:
+        last = (child.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        raise DiscoveryError(f"FlashInfer's trace templates cannot be listed: {last}")
+    found = fields.read(Registry, json.loads(child.stdout), "templates")
+    write_whole(kept, child.stdout)
+    return found
+
+
+# The output of `flashinfer-perf list --api`: all templates of the installed FlashInfer, by family.
+
+
+def lines(found: Registry, part: str = "") -> Iterator[str]:
+    asked = [api for api in found.apis if part.lower() in api.name.lower()]
+    for family, members in itertools.groupby(
+        sorted(asked, key=lambda api: (api.family, api.name)), lambda api: api.family
+    ):
+        each = list(members)
+        usable = [api for api in each if not api.missing]
+        yield f"{family} ({len(usable)} of {len(each)} templates can be measured)"
+        for api in each:
+            yield from _listed_api(api)
+        yield ""
+    usable = [api for api in asked if not api.missing]
+    by_hand = sum(api.by_hand == WHAT_LACKED for api in usable)
+    own = f", {by_hand} of them by hand" if by_hand else ""
+    yield f"FlashInfer {found.version}: {len(usable)} of {len(asked)} templates can be measured{own}"
+    for module, reason in found.failed.items():
+        yield from wrapped(f"  cannot be imported: {module}: {reason}", 12)
+
+
+def _listed_api(api: Api) -> Iterator[str]:
+    yield f"  {api.name}{f' (by hand: {api.by_hand})' if api.by_hand else ''}"
+    if api.missing:
+        yield from wrapped(f"    {api.missing}", 14)
+        return
+    yield from wrapped(f"    backends  {' '.join((*api.backends, 'torch'))}", 14)
+    flags = (f"--{axis.name}" if axis.default is None else f"--{axis.name}={axis.default}" for axis in api.axes)
+    yield from wrapped(f"    flags     {' '.join(flags)}", 14)

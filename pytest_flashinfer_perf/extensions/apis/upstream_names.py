@@ -1,0 +1,155 @@
+"""Translate a line of `flashinfer_benchmark.py` whose routine is an API with a template to the API's flags."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_flashinfer_perf.extensions.apis import NotAnApiError, special_cases
+from pytest_flashinfer_perf.extensions.apis.shapes import FLOATS, UNIFORM
+from pytest_flashinfer_perf.extensions.apis.special_cases import LineSpecial
+from pytest_flashinfer_perf.extensions.apis.templates import Api, installed
+from pytest_flashinfer_perf.spec.params import ParamError
+
+
+def _special(routine: str) -> LineSpecial:
+    return special_cases.LINES.get(routine, LineSpecial())
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The flags of a line, some of which a part of the API has taken."""
+
+    routine: str
+    api: Api
+    flags: Mapping[str, str]
+
+    @classmethod
+    def read(cls, routine: str, api: Api, flags: Mapping[str, str]) -> _Line:
+        """With what upstream takes for granted: `enable_pdl` is off unless it is asked for."""
+        defaults = {"enable_pdl": "False", **(_special(routine).defaults or special_cases.DEFAULTS.get(api.family, {}))}
+        axes = {axis.name for axis in api.axes}
+        known = {*api.arguments, *axes, "input_dtype"}
+        known |= {name for axis in axes for name in special_cases.AXES.get(axis, "").split("*")}
+        given = {**{name: defaults[name] for name in defaults if name in known}, **flags}
+        return cls(routine, api, _turned(routine, given) if "rope_dim" in axes else given)
+
+    def words(self) -> list[str]:
+        axes = dict(self._axes())
+        words = {axis.name for axis in self.api.axes if isinstance(axis.default, (str, bool))}
+        sizes = {axis: self.flags[axis] if axis in words else _size(names, self.flags) for axis, names in axes.items()}
+        taken = {name for axis in axes for name in (axis, *self._names(axis))}
+        others = {name: value for name, value in self.flags.items() if name not in taken}
+        dtype = others.pop("input_dtype", "")
+        if dtype == _special(self.routine).own_type:
+            dtype = ""
+        if dtype and dtype not in FLOATS:
+            raise NotAnApiError(f"{self.routine}: {self.api.path}: its template makes no inputs of {dtype}")
+        arguments = ",".join(word for name, value in others.items() for word in self._argument(name, value))
+        flags = {
+            **sizes,
+            **({"dtype": dtype} if dtype else {}),
+            **({"arguments": arguments} if arguments else {}),
+            **({"probabilities": UNIFORM} if {*special_cases.PROBABILITIES} & {*self.api.arguments} else {}),
+        }
+        return [word for name, value in flags.items() for word in (f"--{name}", str(value)) if word]
+
+    def _names(self, axis: str) -> list[str]:
+        """The flags whose product is as long as the axis; none if it has no others than its own."""
+        product = _special(self.routine).axes.get(axis) or special_cases.AXES.get(axis)
+        return product.split("*") if product else []
+
+    def _axes(self) -> Iterator[tuple[str, list[str]]]:
+        for axis in self.api.axes:
+            options = ([axis.name], self._names(axis.name))
+            found = next((names for names in options if names and set(names) <= set(self.flags)), None)
+            if found:
+                yield axis.name, found
+
+    def _argument(self, name: str, value: str) -> Iterator[str]:
+        options = special_cases.ARGUMENTS.get(name, {name: value or "True"}).items()
+        found = next((f"{argument}={fixed}" for argument, fixed in options if argument in self.api.arguments), None)
+        if found:
+            yield found
+        elif value not in special_cases.ANYWAY.get(name, ()):
+            raise NotAnApiError(
+                f"{self.routine}: {self.api.path}: its template has no --{name}{_why_not(self.routine)}"
+            )
+
+
+def _size(names: list[str], flags: Mapping[str, str]) -> int:
+    return math.prod(_number(name, flags) for name in names)
+
+
+def _number(name: str, flags: Mapping[str, str]) -> int:
+    try:
+        return int(flags[name])
+    except ValueError:
+        raise ParamError(f"{name}: must be a number, got {flags[name]!r}") from None
+
+
+def _why_not(routine: str) -> str:
+    reason = _special(routine).why_not
+    return f" ({reason})" if reason else ""
+
+
+def _turned(routine: str, flags: Mapping[str, str]) -> Mapping[str, str]:
+    """How much of a head is turned: upstream's flags name the whole of it, and one of its two parts."""
+    if "head_dim" not in flags:
+        return flags
+    given = {"rotary_dim": flags["head_dim"], "no_rope_dim": "0", **flags}
+    whole, turned, rest = (_number(name, given) for name in ("head_dim", "rotary_dim", "no_rope_dim"))
+    if routine == "mla_rope_quantize_fp8":
+        turned = whole - rest
+    elif routine == "rope_quantize_fp8_append_paged_kv_cache":
+        rest = whole - turned
+    sizes = {"rope_dim": turned, "rotary_dim": turned, "no_rope_dim": rest}
+    dropped = {"head_dim", *(["num_kv_heads"] if routine == "mla_rope_quantize_fp8" else [])}  # its keys have no heads
+    return {
+        **{name: value for name, value in flags.items() if name not in dropped},
+        **{n: str(v) for n, v in sizes.items()},
+    }
+
+
+def translated(routine: str, api: Api, rest: Sequence[str]) -> list[str]:
+    """The flags of upstream's line, as those of the API."""
+    return _Line.read(routine, api, _flags(rest)).words()
+
+
+def api_of(routine: str, rest: Sequence[str] = ()) -> Api:
+    """The API that upstream's routine calls."""
+    known = installed()
+    own = _special(routine)
+    by_flag = (own.by_flag.get(f"{name}={value}") for name, value in _pairs(rest))
+    wanted = next(filter(None, by_flag), own.api or routine)
+    found = [api for api in known.apis if api.path.rpartition(".")[2] == wanted]
+    if not found:
+        where = f"FlashInfer {known.version} has" if known.version else "without FlashInfer there is"
+        raise NotAnApiError(f"{routine}: {where} no such API with a trace template{_why_not(routine)}")
+    best = next((api for api in found if not api.missing), found[0])
+    if best.missing:
+        raise NotAnApiError(f"{routine}: {best.path}: {best.missing}{_why_not(routine)}")
+    return best
+
+
+def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each flag with the word behind it."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, _, value = word.removeprefix("--").partition("=")
+        yield name, value or following
+
+
+def _flags(rest: Sequence[str]) -> dict[str, str]:
+    """A flag's value is empty where it has none."""
+    found: dict[str, str] = {}
+    name = ""
+    for word in rest:
+        if word.startswith("--"):
+            name, _, value = word[2:].partition("=")
+            found[name] = value
+        elif name and not found[name]:
+            found[name] = word
+        else:
+            raise ParamError(f"{word!r} belongs to no flag")
+    return found

@@ -1,0 +1,260 @@
+"""The environment in which a revision is measured: a worktree with its build, or an installed release."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pytest_flashinfer_perf.extensions.bisect.histories import git
+from pytest_flashinfer_perf.extensions.bisect.search import PointError, Question, Side
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.launch.processes import Environment, logged
+from pytest_flashinfer_perf.machine.requirements import PROJECT, TORCH, Unmet
+from pytest_flashinfer_perf.printing import say
+from pytest_flashinfer_perf.rows.run_file import Run, RunError
+
+
+def environment(name: str, command: Sequence[str], paths: Sequence[Path], **variables: str) -> Environment:
+    """`command` with these folders first on PYTHONPATH."""
+    path = os.pathsep.join(filter(None, [*map(str, paths), os.environ.get("PYTHONPATH")]))
+    assigned = [f"{variable}={value}" for variable, value in {"PYTHONPATH": path, **variables}.items()]
+    return Environment(name, ("env", *assigned, *command))
+
+
+@dataclass
+class Worktrees:
+    """Two worktrees of the user's repository, one for each side of a comparison.
+
+    Tests are started in the folder `below` of a worktree, or in the current folder if it is None.
+    """
+
+    repo: Path
+    folder: Path
+    command: Sequence[str]
+    below: Path | None
+    build: str | None = None
+    at: dict[str, str] = field(default_factory=dict)
+
+    def prepared(self, side: Side, point: str) -> Environment:
+        tree = self.tree(side, point)
+        if self.at.get(side) != point:
+            self.at.pop(side, None)
+            git(tree, "checkout", "--quiet", "--detach", "--force", point)
+            if self.build:
+                logged(["sh", "-c", self.build], self.folder / "builds" / f"{side}-{point}.log", tree)
+            self.at[side] = point
+        return self._environment(side, tree)
+
+    def tree(self, side: Side, point: str) -> Path:
+        path = self.folder / "trees" / side
+        if not path.exists():
+            git(self.repo, "worktree", "prune")
+            git(self.repo, "worktree", "add", "--quiet", "--detach", str(path), point)
+        return path
+
+    def _environment(self, side: Side, tree: Path) -> Environment:
+        """Without .pyc files: files of two checkouts within a second can have one size and date."""
+        variables = {"PYTHONDONTWRITEBYTECODE": "1"}
+        if self.compiles(side):  # FlashInfer's cache is keyed by the version, which all commits share
+            variables["FLASHINFER_WORKSPACE_BASE"] = str(self.folder / "compiled" / side)
+        paths = [path for path in (tree, tree / "src") if path.is_dir()]
+        made = environment(side, self.command, paths, **variables)
+        if self.below is None:
+            return made
+        there = f"--chdir={tree / self.below}"
+        return Environment(side, ("env", there, *made.command[1:], f"--rootdir={tree}"))
+
+    def compiles(self, side: Side) -> bool:
+        """Whether the revision has FlashInfer's own sources."""
+        return (self.folder / "trees" / side / "flashinfer" / "__init__.py").is_file()
+
+    def remove(self) -> None:
+        for side in ("base", "head"):
+            path = self.folder / "trees" / side
+            if path.exists():
+                git(self.repo, "worktree", "remove", "--force", str(path))
+
+
+# Folders that .pth files add to the path: of PYTHONPATH's folders Python itself reads none.
+ADDED = "import json, site, sys; known = set(sys.path); site.addsitedir(sys.argv[1]); "
+ADDED += "print(json.dumps([one for one in sys.path if one not in known]))"
+
+
+IMPORTS = """
+import contextlib, io, json
+error = None
+with contextlib.redirect_stdout(io.StringIO()):
+    try:
+        import flashinfer
+    except Exception as raised:
+        error = f"{type(raised).__name__}: {raised}"
+print(json.dumps(error))
+"""
+
+
+class DoesNotImportError(RunError):
+    """This release does not import here: it is of another torch, CUDA or Python."""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """Each release is installed into a folder of its own, which precedes the installed packages on PYTHONPATH.
+
+    What the release requires and does not find is installed there too, but torch: it belongs to this machine's CUDA.
+    """
+
+    folder: Path
+    command: Sequence[str]
+    install: Sequence[str]
+    wheels: Mapping[str, Path]
+
+    def prepared(self, side: Side, point: str) -> Environment:
+        site = self.folder / "releases" / point
+        if not site.exists():
+            site.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=site.parent) as folder:
+                made = Path(folder, "site")
+                self._add(str(self.wheels.get(point) or f"{PROJECT}=={point}"), made, point)
+                left_out = self._complete(made, point)
+                if left_out:
+                    say(f"{point}: not installed: {'; '.join(left_out)}")
+                self._verify_imports(made, point)
+                made.replace(site)
+        return self._environment(side, site)
+
+    def _verify_imports(self, site: Path, point: str) -> None:
+        try:
+            error = processes.asked(self._environment(point, site), IMPORTS)
+        except RunError as ended:  # the import ended the process
+            error = str(ended)
+        if error:
+            raise DoesNotImportError(f"{point} does not import here: {error}")
+
+    def _complete(self, site: Path, point: str) -> list[str]:
+        """Add what the release requires, and what that requires in turn; return what could not be added, and why."""
+        tried = dict[str, str]()
+        unmet = processes.unmet(self._environment(point, site))
+        while lacking := [one for one in unmet if one.name not in tried]:
+            tried |= {one.name: self._tried(one, site, point) for one in lacking}
+            unmet = processes.unmet(self._environment(point, site))
+        return [f"{one.requirement} ({tried[one.name]})" for one in unmet]
+
+    def _tried(self, one: Unmet, site: Path, point: str) -> str:
+        """Add it; return why it could not be of use."""
+        if one.name == TORCH:
+            return f"{one.why}, and torch stays what it is"
+        try:
+            self._add(one.requirement, site, f"{point}-{one.name}")
+        except RunError as error:
+            return str(error).rpartition("\n")[2]
+        return "another package requires another version"
+
+    def _add(self, wanted: str, site: Path, name: str) -> None:
+        """By way of an empty folder: pip would not touch a folder that two packages share."""
+        with tempfile.TemporaryDirectory(dir=site.parent) as alone:
+            words = [*self.install, "--no-deps", "--target", alone, wanted]
+            logged(words, self.folder / "builds" / f"{name}.log")
+            shutil.copytree(alone, site, dirs_exist_ok=True)
+
+    def _environment(self, name: str, site: Path) -> Environment:
+        made = environment(name, self.command, [site])
+        if not any(site.glob("*.pth")):
+            return made
+        return environment(name, self.command, [*map(Path, processes.asked(made, ADDED, str(site))), site])
+
+    def compiles(self, _side: Side) -> bool:
+        return True
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder / "releases", ignore_errors=True)
+
+
+def installer(python: Sequence[str], wheels: Path | None = None) -> list[str]:
+    """The command that installs packages: that environment's pip, or uv; both look into the folder of wheels too."""
+    also = [] if wheels is None else ["--find-links", str(wheels.resolve())]
+    asked = subprocess.run([*python, "-m", "pip", "--version"], capture_output=True, check=False)  # noqa: S603
+    if asked.returncode == 0:
+        return [*python, "-m", "pip", "install", "--no-compile", "--quiet", "--disable-pip-version-check", *also]
+    if shutil.which("uv"):
+        return ["uv", "pip", "install", "--python", python[-1], *also]
+    raise RunError(f"{shlex.join(python)} has no pip, and there is no uv on the path: install either")
+
+
+# What prepares a revision, and gives the command to run there.
+Places = Worktrees | Installed
+
+
+# Measure a revision in a pytest process of its own, after compiling the kernels that the tests need.
+
+# `flashinfer-perf prebuild` instead of pytest
+PREBUILD = "import sys; from pytest_flashinfer_perf import cli; sys.exit(cli.main(['prebuild', '--', *sys.argv[1:]]))"
+
+
+@dataclass
+class Processes:
+    """Starts pytest with these arguments in a revision's worktree or with a release's packages."""
+
+    places: Places
+    arguments: Sequence[str]
+    output: Path
+    gpu: str | None
+    allowed: frozenset[str] = frozenset()
+    tests: dict[str, str] = field(default_factory=dict)
+    compiled: set[tuple[str, str]] = field(default_factory=set)
+    complete: set[str] = field(default_factory=set)
+
+    def __call__(self, question: Question, side: Side, nth: int, cases: Iterable[str] | None) -> Run:
+        point, folder = question.point(side), self.output / question.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.tests.update(question.tests)
+        only = None if cases is None else [self.tests[case] for case in cases]
+        for one in ("base", "head"):
+            self._verify_complete(one, question.point(one))
+        try:
+            where, stem = self.places.prepared(side, point), folder / f"pair-{nth + 1:02}-{side}"
+            self._compile(side, point, where, stem, only)
+            run = processes.measured(where, self.arguments, stem, only, f"  {folder.name}, {stem.name}").run
+        except RunError as error:
+            raise PointError(point, error) from error
+        processes.verify(run, self.gpu)
+        self.tests.update({row.case: row.fullname for row in run.rows})
+        return run
+
+    def _verify_complete(self, side: Side, point: str) -> None:
+        """Before anything is measured: a release that lacks what it requires would be blamed for the other kernels."""
+        if point in self.complete:
+            return
+        try:
+            processes.verify_complete(replace(self.places.prepared(side, point), name=point), self.allowed)
+        except RunError as error:
+            raise PointError(point, error) from error
+        self.complete.add(point)
+
+    def _compile(self, side: Side, point: str, where: Environment, stem: Path, only: Sequence[str] | None) -> None:
+        """Compile the modules of these tests. A failure is only logged: the run compiles again and reports it."""
+        if self.gpu is None or (side, point) in self.compiled or not self.places.compiles(side):
+            return
+        self.compiled.add((side, point))
+        program = where.program(PREBUILD)
+        if program is None:
+            raise RunError(f"{shlex.join(where.command)} names no Python that compiles before it measures")
+        start, log, words = time.monotonic(), stem.with_name(f"prebuild-{side}.log"), list(self.arguments)
+        if only is not None:
+            named = stem.with_suffix(".prebuild")
+            write_whole(named, "".join(f"{test}\n" for test in only))
+            words.append(f"--perf-only={named}")
+        try:
+            logged([*program, *words], log)
+        except RunError as error:
+            reason = str(error).rpartition("\n")[2].removeprefix("ERROR: ")
+            say(f"  not compiled first, {side}: {reason}: see {log}")
+        else:
+            say(f"  prebuild, {side}: {time.monotonic() - start:.1f} s")

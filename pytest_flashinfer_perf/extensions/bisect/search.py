@@ -1,0 +1,238 @@
+"""The search: compare both ends, bisect between them, then verify each suspect against its parents.
+
+A point is a commit or a release; the base of a comparison is the older point, the head the newer one. The search asks
+a `Question` at a time and gets a finding for each case; cases that want the same point next are measured together.
+Every answer is kept in a file, so that an interrupted search goes on where it was. How a question is answered is left
+to `comparing.py`, which point comes next to `histories.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Literal
+
+from pytest_flashinfer_perf.extensions.bisect.histories import History, Next, PointVerdict
+from pytest_flashinfer_perf.files import FileError, read_json, write_json
+from pytest_flashinfer_perf.rows import fields
+from pytest_flashinfer_perf.rows.fields import FieldError
+from pytest_flashinfer_perf.rows.run_file import RunError
+
+Stage = Literal["ends", "step", "verify"]
+Side = Literal["base", "head"]
+
+
+@dataclass(frozen=True)
+class Question:
+    """Did these cases change between two points?
+
+    `tests` has the id of each case's test; empty for all cases. `levels` has the smallest change that counts, as a
+    logarithm of a ratio, for cases in which it differs from the settings file's.
+    """
+
+    number: int
+    stage: Stage
+    base: str
+    head: str
+    tests: Mapping[str, str] = field(default_factory=dict)
+    levels: Mapping[str, float] = field(default_factory=dict)
+
+    def point(self, side: Side) -> str:
+        return self.base if side == "base" else self.head
+
+    @property
+    def key(self) -> tuple[int, str, str, str]:
+        return self.number, self.stage, self.base, self.head
+
+    @property
+    def folder(self) -> str:
+        return f"{self.number:02}-{self.stage}"
+
+
+@dataclass(frozen=True)
+class CaseFinding:
+    """One case's head compared with its base, with evidence for people.
+
+    `change` is the change, `surely` its lower bound with 95 % confidence, `level` the smallest change that counts; all
+    are logarithms of ratios.
+    """
+
+    answer: PointVerdict
+    sentence: str
+    test: str = ""
+    change: float | None = None
+    surely: float | None = None
+    level: float = 0.0
+    facts: tuple[str, ...] = ()
+
+    @property
+    def half(self) -> float:
+        """A point between the ends counts as changed if it has more than this of the change between them."""
+        return max(self.level, abs(self.change or 0.0) / 2)
+
+
+# Measures and compares two points; returns a finding for each case of the question.
+Compare = Callable[[Question], Mapping[str, CaseFinding]]
+
+
+class PointError(RunError):
+    """This point could not be measured: it does not build, or its tests do not run."""
+
+    def __init__(self, point: str, reason: object) -> None:
+        super().__init__(str(reason))
+        self.point = point
+
+
+def skipped(question: Question, error: PointError) -> dict[str, CaseFinding]:
+    """Findings for a point that cannot be measured; raises the error if the search needs that point."""
+    if question.stage == "ends" or (question.stage == "step" and error.point == question.base):
+        raise error
+    sentence = str(error).partition("\n")[0]
+    return {case: CaseFinding(PointVerdict.SKIP, sentence, test) for case, test in question.tests.items()}
+
+
+# Record each comparison of a search in a file, so that an interrupted search can be resumed.
+
+COMMAND, FINDINGS, RESULT = "bisect.json", "findings.json", "result.json"
+
+
+@dataclass(frozen=True)
+class AnsweredQuestion:
+    """A question, the finding for each case, and how long that took."""
+
+    number: int
+    stage: str
+    base: str
+    head: str
+    seconds: float
+    cases: Mapping[str, CaseFinding]
+
+
+@dataclass
+class SearchJournal:
+    """Returns recorded findings as long as the file has some, then compares and records."""
+
+    path: Path
+    compare: Compare
+    entries: list[AnsweredQuestion] = field(default_factory=list)
+    asked: int = 0
+
+    def __call__(self, question: Question) -> Mapping[str, CaseFinding]:
+        self.asked += 1
+        if self.asked > len(self.entries):
+            start = time.monotonic()
+            found = dict(self.compare(question))
+            self.entries.append(AnsweredQuestion(*question.key, time.monotonic() - start, found))
+            write_json(self.path, fields.written(self.entries))
+        entry = self.entries[self.asked - 1]
+        if (entry.number, entry.stage, entry.base, entry.head) != question.key:
+            raise RunError(f"{self.path}: question {question.number} is another one there: start a new search")
+        return entry.cases
+
+
+def read_journal(path: Path, compare: Compare) -> SearchJournal:
+    """The journal in this file, or an empty one if there is no such file."""
+    try:
+        entries = fields.read_list(AnsweredQuestion, read_json(path) if path.exists() else [], "it")
+    except (FileError, FieldError) as error:
+        raise RunError(f"{path}: no findings of a search: {error}") from error
+    return SearchJournal(path, compare, entries)
+
+
+# The search itself.
+
+TRIES = 3  # how many suspects of a case may turn out to be equal to their parents
+
+
+class NoDifferenceError(RunError):
+    """The ends surely differ in no case, so that there is nothing to search for."""
+
+
+@dataclass
+class CaseSearch:
+    """The state of the search for one case. `cleared` are suspects that did not differ from their parents."""
+
+    case: str
+    ends: CaseFinding
+    answers: dict[str, PointVerdict] = field(default_factory=dict)
+    cleared: list[tuple[str, CaseFinding]] = field(default_factory=list)
+    suspects: tuple[str, ...] = ()
+    verified: CaseFinding | None = None
+
+    @property
+    def searched(self) -> bool:
+        """False if it is unclear whether the ends differ."""
+        return self.ends.answer is PointVerdict.CHANGED
+
+    @property
+    def open(self) -> bool:
+        return self.searched and self.verified is None and len(self.cleared) < TRIES
+
+    @property
+    def found(self) -> bool:
+        return self.verified is not None and len(self.suspects) == 1
+
+    def clear(self, suspect: str, parents: Sequence[str], finding: CaseFinding) -> None:
+        """Drop the suspect. It equals a parent, so one of their answers was wrong: both will be measured again."""
+        self.cleared.append((suspect, finding))
+        for point in (suspect, *parents):
+            self.answers.pop(point, None)
+
+
+@dataclass
+class RevisionSearch:
+    history: History
+    compare: Compare
+    _numbers: count[int] = field(default_factory=lambda: count(1))
+
+    def run(self) -> list[CaseSearch]:
+        trails = self._trails()
+        while going := [trail for trail in trails if trail.open]:
+            wanted: dict[Next, list[CaseSearch]] = {}
+            for trail in going:
+                wanted.setdefault(self.history.next(trail.answers), []).append(trail)
+            # The point that most cases need; suspects are verified once no case needs a point.
+            chosen = max(wanted, key=lambda one: (one.point is not None, len(wanted[one])))
+            if chosen.point is None:
+                self._verify(chosen.suspects, wanted[chosen])
+                continue
+            found = self._ask("step", self.history.good, chosen.point, wanted[chosen])
+            for trail in wanted[chosen]:
+                trail.answers[chosen.point] = found[trail.case].answer
+        return trails
+
+    def _trails(self) -> list[CaseSearch]:
+        ends = self._ask("ends", self.history.good, self.history.bad)
+        differ = [case for case in sorted(ends) if ends[case].answer is not PointVerdict.UNCHANGED]
+        trails = [CaseSearch(case, ends[case]) for case in differ]
+        if not any(trail.searched for trail in trails):
+            listed = "\n".join(f"  {case}: {finding.sentence}" for case, finding in ends.items())
+            seen = "it is unclear whether the ends differ" if trails else "the ends do not differ"
+            raise NoDifferenceError(f"{seen} in what is searched for:\n{listed or '  no case'}")
+        return trails
+
+    def _verify(self, suspects: tuple[str, ...], trails: Sequence[CaseSearch]) -> None:
+        """A suspect is confirmed only if it differs from each of its parents."""
+        suspect, parents = suspects[-1], self.history.parents(suspects)
+        seen = [self._beside(parent, suspect, trails) for parent in parents]
+        for trail in trails:
+            findings = [found[trail.case] for found in seen]
+            innocent = next((finding for finding in findings if finding.answer is not PointVerdict.CHANGED), None)
+            trail.suspects = suspects
+            if innocent is None:
+                trail.verified = findings[0]
+            else:
+                trail.clear(suspect, parents, innocent)
+
+    def _beside(self, parent: str, suspect: str, trails: Sequence[CaseSearch]) -> Mapping[str, CaseFinding]:
+        if (parent, suspect) == (self.history.good, self.history.bad):
+            return {trail.case: trail.ends for trail in trails}
+        return self._ask("verify", parent, suspect, trails)
+
+    def _ask(self, stage: Stage, base: str, head: str, trails: Sequence[CaseSearch] = ()) -> Mapping[str, CaseFinding]:
+        tests = {trail.case: trail.ends.test for trail in trails}
+        levels = {trail.case: trail.ends.half for trail in trails} if stage == "step" else {}
+        return self.compare(Question(next(self._numbers), stage, base, head, tests, levels))

@@ -1,0 +1,94 @@
+"""Programs whose calls of the functions in compat.py become rows: `pytest --perf-record bench_mine.py`.
+
+A program runs once, in a process of its own, while pytest collects: how many calls it makes is known at its end. It has
+the GPU to itself, as cases have it later. Each of its calls is a test then, which records what was measured, so that a
+run of programs has all that any other run has: rows, files, the gate. The number of calls is a part of their names,
+since it alone tells them apart. What the program prints is captured; `-s` shows it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_flashinfer_perf.engine.measure import Measurement
+from pytest_flashinfer_perf.extensions.compat import recorded_program
+from pytest_flashinfer_perf.extensions.compat.recorded_program import Instructions, ProgramCall, ProgramError
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.rows.row import Row
+from pytest_flashinfer_perf.session import setup
+from pytest_flashinfer_perf.session.stash import SETTINGS
+from pytest_flashinfer_perf.settings.settings import Settings
+from pytest_flashinfer_perf.spec import flags
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.plugin.fixture import Perf
+
+NO_CALL = (
+    "made no call of bench_gpu_time, do_bench or run_bench of pytest_flashinfer_perf.extensions.compat: import them "
+    "from it"
+)
+ONE_PROCESS = "--perf-record runs each program once, from this process: leave out -n and --perf-devices"
+ONLY_TIMED = "--perf-record times calls, which have no shapes to search and no reference: leave out the other option"
+OF = "-of-"
+ANEW = "--perf-record runs a program anew: leave out --perf-resume"
+
+
+class ProgramFile(pytest.File):
+    """A Python file that is run; `device` finds the device once it is known that something is measured."""
+
+    def __init__(self, *, device: Callable[[Settings], Device], **known: Any) -> None:
+        super().__init__(**known)
+        self.device = device
+
+    def collect(self) -> Iterator[pytest.Function]:
+        config, settings = self.config, self.config.stash[SETTINGS]
+        if hasattr(config, "workerinput") or config.pluginmanager.has_plugin("dsession"):
+            raise self.CollectError(ONE_PROCESS)
+        if settings.fuzzing.on or settings.checking.only:
+            raise self.CollectError(ONLY_TIMED)
+        if config.getoption("perf_resume"):
+            raise self.CollectError(ANEW)
+        try:
+            seen = self._ran(settings)
+        except ProgramError as error:
+            raise self.CollectError(str(error)) from error
+        if not seen:
+            raise self.CollectError(f"{self.path} {NO_CALL}")
+        for nth, call in enumerate(seen, start=1):
+            yield pytest.Function.from_parent(self, name=f"call[{nth}{OF}{len(seen)}]", callobj=self._recorded(call))
+
+    def _ran(self, settings: Settings) -> list[ProgramCall]:
+        device, once = self.device(settings), self.config.getoption("benchmark_disable")
+        plants = {test.partition(OF)[0] + "]": seconds for test, seconds in settings.plants.items()}
+        settings = replace(settings, plants=plants)  # whoever makes the calls does not know how many there will be
+        how = Instructions(settings, str(device.torch), f"{self.nodeid}::call", once, os.getpid())
+        alone = setup.turn_of_all(self.config, [device.uuid] if device.uuid else [])
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                with alone:
+                    return recorded_program.ran(self.path, how, Path(folder), self.config.getoption("perf_timeout"))
+            finally:
+                output = Path(folder, recorded_program.OUTPUT)
+                sys.stdout.write(output.read_text(errors="replace") if output.exists() else "")
+
+    def _recorded(self, call: ProgramCall) -> Callable[..., None]:
+        again = flags.join(["pytest", "--perf-record", str(self.path)])
+
+        def evaluate(_once: bool, device: Device) -> tuple[Measurement, Callable[[Row], Row], Mapping[str, Any]]:
+            if call.timing is None:
+                pytest.fail(f"line {call.line}: {call.failure}", pytrace=False)
+            measured = call.measured(call.timing, device, self.config.stash[SETTINGS].checking)
+            return measured, lambda row: row, {"line": call.line}
+
+        def recorded(perf: Perf) -> None:
+            perf.evaluated(evaluate, again)
+
+        return recorded

@@ -1,0 +1,176 @@
+"""A program in a process of its own, as `python bench_mine.py` runs it, that writes down what its calls measured.
+
+The process that starts it names a folder in a variable of its environment. `compat` finds there how to measure, and
+adds a `ProgramCall` for each call, also for one that fails. What the program sets, starts and how it ends is its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pytest_flashinfer_perf.engine.measure import Measurement
+from pytest_flashinfer_perf.engine.timing import Timing
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.rows import fields
+from pytest_flashinfer_perf.rows.fields import FieldError
+from pytest_flashinfer_perf.rows.formatting import last_lines
+from pytest_flashinfer_perf.settings.settings import Checking, Measuring, Settings
+
+FOLDER = "FLASHINFER_PERF_PROGRAM"
+HOW, CALLS, OUTPUT = "how", "calls", "output"  # files of the folder
+LINES = 15  # of the output of a program that did not end well
+
+
+class ProgramError(FlashinferPerfError):
+    """The program did not end well, or measures where nobody writes it down."""
+
+
+@dataclass(frozen=True)
+class ProgramCall:
+    """A line of JSON: what a call took, or how it failed."""
+
+    line: int  # of the program; 0 in a thread that another file started
+    timing: Timing | None = None
+    flops_dtype: str | None = None
+    peak_memory_bytes: int | None = None
+    planted: float = 0.0
+    failure: str = ""
+
+    def measured(self, timing: Timing, device: Device, checking: Checking) -> Measurement:
+        return Measurement(
+            timing=timing,
+            device=device,
+            flops_dtype=self.flops_dtype,
+            checking=checking,
+            peak_memory_bytes=self.peak_memory_bytes,
+            planted=self.planted,
+        )
+
+
+@dataclass
+class Instructions:
+    """How to measure on which device, for tests of this name and number, and the process that wants to know."""
+
+    settings: Settings
+    device: str
+    test: str
+    once: bool
+    parent: int
+    number: int = 0  # of the call that is made
+
+    def timed(self, call: Callable[[Measuring, str, str], Measurement], asked: Mapping[str, Any]) -> Measurement:
+        test = f"{self.test}[{self.number}]"
+        how = self.settings.of_test(test, self.settings.measuring.changed_by(asked), once=self.once)
+        seen = call(how, self.device, test)
+        _add(ProgramCall(_line(), seen.timing, seen.flops_dtype, seen.peak_memory_bytes, seen.planted))
+        return seen
+
+
+@functools.cache
+def instructions() -> Instructions | None:
+    """In a program that is recorded: how."""
+    folder = os.environ.get(FOLDER)
+    return pickle.loads((Path(folder) / HOW).read_bytes()) if folder else None  # noqa: S301 - its parent wrote it
+
+
+_alone = threading.RLock()  # a call that is timed may make one
+
+
+@contextmanager
+def one_call() -> Iterator[None]:
+    """Around a call in such a program: one at a time, and one that fails is written down, too."""
+    asked = instructions()
+    if asked is None:
+        yield
+        return
+    with _alone:
+        asked.number += 1
+        try:
+            _refuse_child(asked)
+            yield
+        except Exception as error:
+            _add(ProgramCall(_line(), failure=f"{type(error).__name__}: {error}"))
+            raise
+
+
+def _refuse_child(asked: Instructions) -> None:
+    if os.getppid() != asked.parent:
+        raise ProgramError("--perf-record keeps calls of the program's own process: this one is made in a child of it")
+
+
+def _add(call: ProgramCall) -> None:
+    with (Path(os.environ[FOLDER]) / CALLS).open("ab", buffering=0) as file:
+        file.write(json.dumps(fields.written(call)).encode() + b"\n")
+
+
+def _line() -> int:
+    """Of the program's frame that is nearest to the call."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - no other way to a line without the text of all
+    program = getattr(sys.modules["__main__"], "__file__", None)
+    while frame is not None and frame.f_code.co_filename != program:
+        frame = frame.f_back
+    return frame.f_lineno if frame else 0
+
+
+# In the process that starts it.
+
+
+def ran(path: Path, how: Instructions, folder: Path, seconds: float) -> list[ProgramCall]:
+    """What its calls measured. Its output is in the folder; `seconds` limit the time from one call to the next."""
+    (folder / HOW).write_bytes(pickle.dumps(how))
+    (folder / CALLS).touch()
+    with (folder / OUTPUT).open("wb") as output:
+        process = subprocess.Popen(  # noqa: S603 - the program that the user has named
+            [sys.executable, str(path)],
+            env={**os.environ, FOLDER: str(folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            status = _status(process, folder / CALLS, seconds)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    if status:
+        ended = f"exit code {status}" if status > 0 else signal.Signals(-status).name
+        told = last_lines((folder / OUTPUT).read_text(errors="replace"), LINES)
+        raise ProgramError(f"{path} ended with {ended}:\n{told}")
+    return _read(folder / CALLS, path)
+
+
+def _status(process: subprocess.Popen[bytes], calls: Path, seconds: float) -> int:
+    """Waits in a thread, not by looking again and again, which would disturb what is measured."""
+    waiting, seen = threading.Thread(target=process.wait, daemon=True), -1
+    waiting.start()
+    waiting.join(seconds or None)
+    while waiting.is_alive():
+        if (size := calls.stat().st_size) == seen:
+            raise ProgramError(f"no call ended within {seconds:g} s (--perf-timeout)")
+        seen = size
+        waiting.join(seconds)
+    return process.wait()
+
+
+def _read(calls: Path, program: Path) -> list[ProgramCall]:
+    try:
+        lines = calls.read_text(encoding="utf-8").splitlines()
+        return [fields.read(ProgramCall, fields.parsed(line), f"call {nth}") for nth, line in enumerate(lines, start=1)]
+    except (OSError, ValueError, RecursionError, FieldError) as error:
+        raise ProgramError(f"{program} wrote into the file of its calls, which is not its own: {error}") from error

@@ -1,0 +1,84 @@
+"""Run searches and single cases as tests, which are skipped, fail with their findings, or pass with a report."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_flashinfer_perf.engine.one_case import obstacle
+from pytest_flashinfer_perf.extensions.fuzz import findings
+from pytest_flashinfer_perf.extensions.fuzz.child import ChildError, ChildSetup, ExampleRunner
+from pytest_flashinfer_perf.extensions.fuzz.search import NothingLaunchedError, Search, SearchRun
+from pytest_flashinfer_perf.files import write_json
+from pytest_flashinfer_perf.machine import capability, provenance
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.session.stash import SEARCH
+from pytest_flashinfer_perf.settings.settings import Checking, Settings
+from pytest_flashinfer_perf.spec.case import Case, quarantined
+from pytest_flashinfer_perf.spec.params import ParamError
+from pytest_flashinfer_perf.spec.routine import Backend
+
+PACKAGE = __name__.partition(".")[0]
+
+
+def search(asked: Search, item: pytest.Item, settings: Settings, device: Device) -> dict[str, Any]:
+    """Search, and return the report; a finding fails the test."""
+    missing = capability.missing(asked.backend.requires, device)
+    if missing:
+        pytest.skip(missing)
+    with closing(ExampleRunner(_setup(item, asked.backend, settings))) as child:
+        search_run = SearchRun(asked, settings, device, child)
+        try:
+            steady = search_run.run()
+        except (ChildError, NothingLaunchedError, ParamError) as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
+    versions = {"device": device.name, **provenance.versions()}
+    folder = settings.fuzzing.findings
+    described = (findings.describe(*example, versions, steady=steady) for example in search_run.findings.values())
+    made = [(finding, finding.write(folder)) for finding in described]
+    report = search_run.report({finding.kind: path for finding, path in made}, {"versions": versions})
+    write_json(folder / f"search-{asked.routine.name}-{asked.backend_name}.json", report)
+    item.stash[SEARCH] = report
+    if made:
+        messages = ["\n".join((*finding.lines, f"pytest {path}")) for finding, path in made]
+        pytest.fail("\n\n".join(messages), pytrace=False)
+    return report
+
+
+def attempt(case: Case, item: pytest.Item, settings: Settings, device: Device) -> None:
+    """Launch one case in a child process, as a search does, and check it."""
+    known = quarantined(case, settings.quarantine, all_routines())
+    reason = known.sentence if known else obstacle(case, device)
+    if reason:
+        pytest.skip(reason)
+    with closing(ExampleRunner(_setup(item, case.backend, settings))) as child:
+        try:
+            outcome = child.attempt(case.words)
+        except ChildError as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
+    if outcome.kind in ("skipped", "refused"):
+        pytest.skip(outcome.sentence)
+    if outcome.is_finding:
+        pytest.fail("\n".join(findings.describe(case, outcome, {}, steady=True).lines), pytrace=False)
+
+
+def _setup(item: pytest.Item, backend: Backend[Any, Any], settings: Settings) -> ChildSetup:
+    """The child's setup; for a user's backend with its module, the test's, and each conftest.py."""
+    declared_in = backend.build.__module__
+    own = () if declared_in.partition(".")[0] == PACKAGE else tuple(dict.fromkeys(_modules(item, declared_in)))
+    checking = Checking(refcheck="only", tolerances=settings.checking.tolerances)
+    return ChildSetup(own, settings.device, settings.measuring, checking)
+
+
+def _modules(item: pytest.Item, declared_in: str) -> Iterator[tuple[str, str]]:
+    loaded: list[Any] = [plugin for _, plugin in item.config.pluginmanager.list_name_plugin()]
+    conftests = [plugin for plugin in loaded if Path(getattr(plugin, "__file__", None) or "").name == "conftest.py"]
+    for module in (*conftests, sys.modules.get(declared_in), getattr(item, "module", None)):
+        if module is not None and getattr(module, "__file__", None):
+            yield module.__name__, str(module.__file__)

@@ -1,0 +1,271 @@
+"""A search: hypothesis draws shapes for one backend here, and a child process launches and checks them.
+
+`strategies_for` derives what is drawn from the declarations of fields; tensors are not drawn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any, TypeVar, cast
+from unittest import SkipTest
+
+import hypothesis
+from hypothesis import Phase
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky, Unsatisfiable
+
+from pytest_flashinfer_perf.engine.one_case import obstacle
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.extensions.fuzz import profiles
+from pytest_flashinfer_perf.extensions.fuzz.child import ExampleRunner
+from pytest_flashinfer_perf.extensions.fuzz.findings import FINDINGS, Outcome
+from pytest_flashinfer_perf.extensions.testlists import testlist
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.settings.settings import Settings
+from pytest_flashinfer_perf.spec.case import Case, parse_selector, quarantined, routine_named
+from pytest_flashinfer_perf.spec.params import Field, ParamError, Params, Value, fields_of
+from pytest_flashinfer_perf.spec.routine import AnyRoutine, Backend, Shape
+
+P = TypeVar("P", bound=Params)
+Values = st.SearchStrategy[Value]
+SEEDS = st.integers(0, 2**32 - 1)
+
+# An example's memory in addition to that of the routine's smallest smoke shape.
+BYTES_CPU, BYTES_GPU = 32 << 20, 4 << 30
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search of one routine with one backend, which is one test."""
+
+    routine: AnyRoutine
+    backend_name: str
+
+    @property
+    def id(self) -> str:
+        return f"fuzz-{self.backend_name}"
+
+    @property
+    def backend(self) -> Backend[Any, Any]:
+        return self.routine.backends[self.backend_name]
+
+    @property
+    def marks(self) -> dict[str, str]:
+        return {"routine": self.routine.name, "backend": self.backend_name}
+
+    @property
+    def keywords(self) -> set[str]:
+        return self.routine.keywords(self.backend_name)
+
+    def case(self, params: Params, seed: int) -> Case:
+        return Case(self.routine, Shape(params), self.backend_name, seed)
+
+
+class FoundError(FlashinferPerfError):
+    """Raised by the property; hypothesis takes each subclass for a separate failure and shrinks it separately."""
+
+
+FOUND = {kind: type(f"{kind.title()}Error", (FoundError,), {}) for kind in FINDINGS}
+
+
+class NothingLaunchedError(FlashinferPerfError):
+    """No example could be launched, so that the search has no result."""
+
+
+class SearchRun:
+    """Runs one search and collects its findings."""
+
+    def __init__(self, search: Search, settings: Settings, device: Device, child: ExampleRunner) -> None:
+        self.tally, self.findings = Tally(), dict[str, tuple[Case, Outcome]]()
+        self.stopped = False
+        self._search, self._settings, self._device, self._child = search, settings, device, child
+        self._started = monotonic()
+        name = f"running-{search.routine.name}-{search.backend_name}.json"
+        self._running = settings.fuzzing.findings / name
+        self._profile = profiles.chosen()
+        smoke = search.routine.tiers.get("smoke", tuple)()
+        self._least = min((search.routine.footprint(shape.params) for shape in smoke), default=0)
+
+    def run(self) -> bool:
+        """Search; returns whether every finding was reproducible."""
+        try:
+            with suppress(SkipTest):
+                self._property()()
+        except Unsatisfiable:
+            raise NothingLaunchedError(self._why_not()) from None
+        except Exception as error:
+            if not self.findings:
+                raise
+            return not isinstance(error, Flaky)
+        finally:
+            self._running.unlink(missing_ok=True)
+        if not self.tally.checked:
+            raise NothingLaunchedError(self._why_not())
+        return True
+
+    def report(self, files: Mapping[str, Path], versions: Mapping[str, Any]) -> dict[str, Any]:
+        seconds = max(monotonic() - self._started, 1e-9)
+        return {
+            **self._search.marks,
+            "wanted": self._profile.max_examples,
+            "flags": list(self._settings.fuzzing.flags),
+            "stopped": self.stopped,
+            "findings": {kind: str(path) for kind, path in files.items()},
+            **self.tally.as_json(seconds),
+            **versions,
+        }
+
+    def _property(self) -> Callable[[], None]:
+        def holds(params: Params, seed: int) -> None:
+            self._try(self._search.case(params, seed))
+
+        # Part of what hypothesis keys its database by: each search has examples of its own.
+        holds.__name__ = f"{self._search.routine.name}_{self._search.backend_name}".replace("-", "_")
+        drawn = hypothesis.given(params=self._params(), seed=SEEDS)(holds)
+        if self._running.is_file():  # what an interrupted search had launched last is tried first
+            line = json.loads(self._running.read_text())["line"]
+            routines = {**all_routines(), self._search.routine.name: self._search.routine}
+            (before,) = testlist.cases_of_line(line, routines)
+            drawn = hypothesis.example(params=before.params, seed=before.seed)(drawn)
+        phases = [phase for phase in self._profile.phases if phase is not Phase.explain]
+        run: Callable[[], None] = hypothesis.settings(self._profile, phases=phases)(drawn)
+        return run
+
+    def _params(self) -> st.SearchStrategy[Params]:
+        routine, backend = self._search.routine, self._search.backend_name
+        lines = self._settings.fuzzing.flags
+        selections = [found for line in lines if (found := parse_selector(line, routine, all_routines()))]
+        fixed = [one.fields for one in selections if backend in (one.backends or (backend,))]
+        drawn = [strategies_for(routine, **fields) for fields in fixed or [{}]]
+        return st.one_of(drawn).filter(self._may_be_launched)
+
+    def _may_be_launched(self, params: Params) -> bool:
+        case = self._search.case(params, 0)
+        known = quarantined(case, self._settings.quarantine, all_routines())
+        if known:
+            self.tally.quarantined[known.sentence] += 1
+            return False
+        most = BYTES_GPU if self._device.is_gpu else BYTES_CPU
+        large = case.routine.footprint(params) - self._least > most
+        reason = obstacle(case, self._device) or (f"beyond the search's {most >> 20} MiB" if large else None)
+        if reason:
+            self.tally.skipped[reason] += 1
+        return not reason
+
+    def _try(self, case: Case) -> None:
+        spent = monotonic() - self._started
+        if self._settings.fuzzing.seconds is not None and spent > self._settings.fuzzing.seconds and not self.findings:
+            self.stopped = True
+            raise SkipTest("time is up")  # ends all examples of hypothesis
+        write_whole(self._running, json.dumps({"line": case.words}))
+        outcome = self._child.attempt(case.words)
+        self.tally.add(case, outcome)
+        if outcome.kind in ("skipped", "refused"):
+            hypothesis.reject()
+        if outcome.is_finding:
+            self.findings[outcome.kind] = (case, outcome)
+            raise FOUND[outcome.kind](outcome.sentence)
+
+    def _why_not(self) -> str:
+        reasons = self.tally.skipped + self.tally.refused + self.tally.quarantined
+        counts = [f"{count} x {reason}" for reason, count in reasons.most_common(5)]
+        said = counts or ["no valid shape has these flags"]
+        name, backend = self._search.routine.name, self._search.backend_name
+        return "\n  ".join((f"no example of {name} was launched and checked with {backend}:", *said))
+
+
+@dataclass
+class Tally:
+    """How many examples were launched and right, and the reasons why others were skipped or refused.
+
+    `drawn` counts for each field how often each value was launched and checked.
+    """
+
+    launched: int = 0
+    checked: int = 0
+    sampled: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    quarantined: Counter[str] = field(default_factory=Counter)
+    drawn: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+
+    def add(self, case: Case, outcome: Outcome) -> None:
+        if outcome.kind == "skipped":
+            self.skipped[outcome.sentence] += 1
+            return
+        self.launched += 1
+        if outcome.kind == "refused":
+            self.refused[outcome.sentence] += 1
+        if outcome.kind == "right":
+            self.checked += 1
+            self.sampled += outcome.sampled
+            for name, value in case.params.as_dict().items():
+                self.drawn[name][str(value)] += 1
+
+    def as_json(self, seconds: float) -> dict[str, Any]:
+        counted = {name: dict(getattr(self, name).most_common()) for name in ("skipped", "refused", "quarantined")}
+        drawn = {name: dict(values.most_common()) for name, values in self.drawn.items()}
+        numbers = {name: getattr(self, name) for name in ("launched", "checked", "sampled")}
+        rate = {"seconds": round(seconds, 3), "examples_per_minute": round(60 * self.launched / seconds, 1)}
+        return {**numbers, **rate, **counted, "drawn": drawn}
+
+
+# Hypothesis strategies for Params.
+
+
+def params_of(params: type[P]) -> st.SearchStrategy[P]:
+    """Small valid Params from the values that their fields declare; simple ones come first."""
+    return _drawn(params, _small, {})
+
+
+def strategies_for(routine: str | AnyRoutine, **fixed: Value) -> st.SearchStrategy[Any]:
+    """Valid Params of a routine from small to large, often at the edges of tiles; fields may be fixed."""
+    found = routine_named(routine, all_routines()) if isinstance(routine, str) else routine
+    return _drawn(found.params, _sizes, fixed)
+
+
+def _drawn(params: type[P], values: Callable[[Field], Values], fixed: Mapping[str, Value]) -> st.SearchStrategy[P]:
+    fields = {f.name: st.just(fixed[f.name]) if f.name in fixed else values(f) for f in fields_of(params)}
+    made = st.fixed_dictionaries(fields).map(lambda drawn: _valid(params, {**params.fitted(drawn), **fixed}))
+    return cast("st.SearchStrategy[P]", made.filter(bool))
+
+
+def _small(field: Field) -> Values:
+    if field.type is bool:
+        return st.booleans()
+    drawn = st.sampled_from(field.flag.draw) if field.flag.draw else st.just(field.default)
+    left_out = field.optional and field.default is None and None not in field.flag.draw
+    return st.none() | drawn if left_out else drawn
+
+
+def _sizes(field: Field) -> Values:
+    """Values in ascending order, so that findings shrink to the smallest."""
+    if field.flag.most is not None:
+        return st.sampled_from(sizes(field))
+    return st.sampled_from(field.flag.draw) if field.type is bool and field.flag.draw else _small(field)
+
+
+def sizes(field: Field) -> list[int]:
+    """Sizes of small problems, edges of tiles, and values in each octave: odd ones, and multiples of `step` twice."""
+    least, most, step = field.flag.minimum or 0, field.flag.most or 0, field.flag.step
+    small = [value for value in field.flag.draw if isinstance(value, int)]
+    edges = [tile + by for tile in field.flag.tiles for by in (-1, 0, 1)]
+    quarters = [(1 << octave) * quarter // 4 for octave in range(most.bit_length()) for quarter in (4, 5, 6, 7)]
+    in_steps, odd = [-(-size // step) * step for size in quarters], [size + size // 8 | 1 for size in quarters]
+    each, again = {least, *range(1, 5), most, *small, *edges, *in_steps, *odd}, set(in_steps) if step > 1 else set()
+    return sorted(v for v in (*each, *again) if least <= v <= most)
+
+
+def _valid(params: type[P], drawn: dict[str, Any]) -> P | None:
+    try:
+        return params(**drawn)
+    except ParamError:
+        return None

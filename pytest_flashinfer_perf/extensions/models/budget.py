@@ -1,0 +1,309 @@
+"""The budget of a model's step, or of recorded traffic: each kernel's count times its median, and the sum.
+
+Of several backends the fastest counts. A kernel that a case measures and that has no usable row says why: what the
+run has of its cases that ended otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_flashinfer_perf.extensions.models.step import StepKernel, StepPlan, Traffic
+from pytest_flashinfer_perf.rows.formatting import as_markdown, cold_l2, duration, markdown_table, named, shortened
+from pytest_flashinfer_perf.rows.row import Row
+from pytest_flashinfer_perf.rows.run_file import Run, RunError
+from pytest_flashinfer_perf.rows.scatter import median_error
+
+OF_NORMAL = math.sqrt(math.pi / 2)  # the error of a median, in standard deviations over the root of the count
+USABLE = ("ok", "noisy")
+UNUSABLE = {
+    "wrong": "its answer is wrong",
+    "invalid": "it is faster than the device can be",
+    "": "nothing was timed",
+}
+MOST_REASONS = 3
+MOST_KERNELS = 12
+ProblemKey = frozenset[tuple[str, Any]]
+
+
+@dataclass(frozen=True)
+class Sum:
+    seconds: float
+    error: float
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """A kernel, and the row of its fastest backend, or why it was not measured."""
+
+    kernel: StepKernel
+    row: Row | None
+    reason: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return 0.0 if self.row is None else self.kernel.count * self.row.median
+
+    @property
+    def error(self) -> float:
+        return 0.0 if self.row is None else self.kernel.count * _error(self.row)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The time of a step in a run, beside an earlier run's; without entries, `trouble` says why there is none."""
+
+    plan: StepPlan
+    entries: tuple[KernelTime, ...] = ()
+    device: str = ""
+    base: Budget | None = None
+    trouble: str = ""
+
+    @property
+    def unmeasured(self) -> list[KernelTime]:
+        """Kernels that have a case, of which the run has no usable row."""
+        return [entry for entry in self.entries if not entry.kernel.gap and entry.row is None]
+
+    @property
+    def total(self) -> Sum:
+        return _sum(self.entries)
+
+    @property
+    def beside(self) -> list[tuple[KernelTime, KernelTime]]:
+        """Each kernel in this run and in the base."""
+        return [] if self.base is None else list(zip(self.entries, self.base.entries, strict=True))
+
+    @property
+    def change(self) -> Sum | None:
+        """As a share of the base, of the kernels that both have; both errors are taken for independent."""
+        both = [(now, then) for now, then in self.beside if now.row and then.row]
+        if not both:
+            return None
+        now, then = _sum(now for now, _ in both), _sum(then for _, then in both)
+        ratio = now.seconds / then.seconds
+        return Sum(ratio - 1, ratio * math.hypot(now.error / now.seconds, then.error / then.seconds))
+
+
+def of_run(plan: StepPlan, run: Run, base: Run | None = None) -> Budget:
+    rows = [row for row in run.ours if row.status in USABLE]
+    devices = sorted({str(row.identity.device_name) for row in rows})
+    if len(devices) != 1:
+        raise RunError(f"{run.name} has usable rows of {' and '.join(devices) or 'no device'}: a step runs on one GPU")
+    ordered = sorted(rows, key=lambda row: row.median, reverse=True)
+    fastest = {key: row for row in ordered for key in keys_of(row.params)}
+    entries = tuple(_entry(kernel, fastest, run) for kernel in plan.kernels)
+    return Budget(plan, entries, devices[0], None if base is None else of_run(plan, base))
+
+
+def of_runs(runs: Sequence[Run]) -> list[Budget]:
+    """Each step once, as the newest run has it, beside the first run that measured it."""
+    measured = [(run.step, run) for run in sorted(runs, key=lambda run: run.when) if run.step is not None]
+    newest = {step.title: (step, run) for step, run in measured}
+    first = {step.title: run for step, run in reversed(measured)}
+    return [_of_two(step, run, first[title]) for title, (step, run) in newest.items()]
+
+
+def _of_two(plan: StepPlan, run: Run, first: Run) -> Budget:
+    try:
+        return of_run(plan, run, None if first is run else first)
+    except RunError as error:
+        return Budget(plan, trouble=str(error))
+
+
+def keys_of(params: Mapping[str, Any]) -> tuple[ProblemKey, ProblemKey]:
+    """By which a problem of a plan finds a row: with the row's backend, and without, for a problem that names none."""
+    known = key_of(params)
+    return known, known - {("backend", _hashable(params.get("backend")))}
+
+
+def key_of(params: Mapping[str, Any]) -> ProblemKey:
+    return frozenset((name, _hashable(value)) for name, value in params.items())
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return frozenset((name, _hashable(one)) for name, one in value.items())
+    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _entry(kernel: StepKernel, fastest: Mapping[ProblemKey, Row], run: Run) -> KernelTime:
+    found = [fastest[wanted] for wanted in map(key_of, kernel.problems) if wanted in fastest]
+    row = min(found, key=lambda row: row.median, default=None)
+    return KernelTime(kernel, row, "" if row or kernel.gap else _reason(kernel, run))
+
+
+def _reason(kernel: StepKernel, run: Run) -> str:
+    """How the kernel's cases ended instead: a reason once, with the backends that it is of."""
+    wanted = {key_of(one) for one in kernel.problems}
+    found = [row for row in run.ours if not wanted.isdisjoint(keys_of(row.params))]
+    unusable = ((row.identity, UNUSABLE[row.status or ""]) for row in found)
+    left = (
+        (one.identity, f"{one.outcome}: {one.headline}")
+        for one in run.unmeasured
+        if f"{one.identity.routine}/{one.identity.shape}" in kernel.cases
+    )
+    backends: dict[str, list[str]] = {}
+    for identity, sentence in (*unusable, *left):
+        backends.setdefault(sentence, []).append(str(identity.backend))
+    said = [f"{', '.join(dict.fromkeys(names))}: {sentence}" for sentence, names in backends.items()]
+    more = [f"and {len(said) - MOST_REASONS} other reasons"] if len(said) > MOST_REASONS else []
+    return "; ".join([*said[:MOST_REASONS], *more]) or f"{run.name} has no test of it"
+
+
+def _error(row: Row) -> float:
+    """Of the median within one run; files without samples have their standard deviation only."""
+    samples = row.stats.data
+    if len(samples) > 1:
+        low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
+        return median_error(high - low, len(samples))
+    return OF_NORMAL * row.stats.stddev / math.sqrt(max(1, row.stats.rounds))
+
+
+def _sum(entries: Iterable[KernelTime]) -> Sum:
+    listed = list(entries)
+    return Sum(sum(entry.seconds for entry in listed), math.hypot(*(entry.error for entry in listed)))
+
+
+# The budget of a model's step as a table for the terminal or Markdown, with what it does not cover.
+
+OF_A_STEP = ("kernel", "count", "fastest backend", "median", "per step", "share")
+OF_TRAFFIC = ("API", "calls", "cases", "mean", "per second", "share")
+
+
+def headings(budget: Budget) -> tuple[str, ...]:
+    return OF_TRAFFIC if budget.plan.traffic else OF_A_STEP
+
+
+def lines(budget: Budget) -> Iterator[str]:
+    yield f"{budget.plan.title} on {budget.device}"
+    shown = [headings(budget), *table(budget)]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    for cells in shown:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+    yield from below(budget)
+
+
+def markdown(budget: Budget) -> Iterator[str]:
+    yield f"### {as_markdown(f'{budget.plan.title} on {budget.device}')}"
+    yield ""
+    yield from markdown_table(headings(budget), table(budget))
+    yield ""
+    yield from (f"- {as_markdown(line.strip())}" for line in below(budget))
+
+
+def table(budget: Budget) -> Iterator[tuple[str, ...]]:
+    whole = budget.total.seconds
+    if budget.plan.traffic:
+        yield from _by_api(budget, budget.plan.traffic.seconds)
+        return
+    for entry in sorted(budget.entries, key=lambda entry: -entry.seconds):
+        if entry.kernel.gap:
+            continue
+        cells = ["not measured", "-", "-", "-"]
+        if entry.row is not None:
+            backend = f"{entry.row.identity.routine}: {named(entry.row)}"
+            share = f"{entry.seconds / whole:.1%}"
+            cells = [backend, duration(entry.row.median), duration(entry.seconds), share]
+        yield (entry.kernel.name, str(entry.kernel.count), *cells)
+
+
+def _by_api(budget: Budget, seconds: float) -> Iterator[tuple[str, ...]]:
+    """Of traffic: the GPU's time in the calls of each API, per second of what was recorded."""
+    whole, of_api = budget.total.seconds, defaultdict(list)
+    for entry in budget.entries:
+        if entry.row is not None:
+            of_api[entry.kernel.name].append(entry)
+    for name, entries in sorted(of_api.items(), key=lambda one: -_sum(one[1]).seconds):
+        calls, took = sum(entry.kernel.count for entry in entries), _sum(entries).seconds
+        per_second = duration(took / seconds) if seconds else "-"
+        times = (duration(took / calls), per_second, f"{took / whole:.1%}")
+        yield (name, f"{calls:,}", str(len(entries)), *times)
+
+
+def below(budget: Budget) -> Iterator[str]:
+    if budget.trouble:
+        yield budget.trouble
+        return
+    total = budget.total
+    measured = [entry.kernel for entry in budget.entries if entry.row is not None]
+    without = f", incomplete: of kernels with {_weights(measured, budget)}"
+    incomplete = without if budget.plan.gaps or budget.unmeasured else ""
+    per = " per step" if budget.plan.traffic is None else ""
+    yield f"sum {duration(total.seconds)} +- {duration(total.error)} of GPU time{per}{incomplete}"
+    if budget.plan.traffic:
+        yield from _beside(budget, budget.plan.traffic)
+    for reason in dict.fromkeys(entry.reason for entry in budget.unmeasured):
+        kernels = [entry.kernel for entry in budget.unmeasured if entry.reason == reason]
+        names = ", ".join(dict.fromkeys(kernel.name for kernel in kernels))
+        yield f"without a row, though a case measures it: {names} ({_weights(kernels, budget)}): {reason}"
+    for entry in budget.entries:
+        if entry.row is not None and entry.kernel.note:
+            yield f"{entry.kernel.name}: {entry.kernel.note}"
+    if budget.base is not None:
+        yield _change(budget)
+    yield from budget.plan.coverage
+
+
+def _beside(budget: Budget, traffic: Traffic) -> Iterator[str]:
+    """The sum per second, and beside the kernels that the recorded program ran, if the recording timed them."""
+    took, (now, between) = budget.total.seconds, _by_kernel(budget)
+    if traffic.seconds:
+        yield f"{duration(took / traffic.seconds)} of GPU time for each second that was recorded"
+    seen = math.fsum(traffic.kernels.get(name, 0.0) for name in now)
+    if not seen:
+        return
+    both = [(name, seconds / runs) for name, (runs, seconds) in now.items() if name in traffic.kernels]
+    as_often = sum(traffic.runs[name] * each - traffic.kernels[name] for name, each in both)
+    caches = " and ".join(sorted({cold_l2(entry.row) for entry in budget.entries if entry.row is not None}))
+    yield (
+        f"the recorded program spent {duration(seen)} in the kernels of these cases; the sum, of {caches}, is "
+        f"{took / seen - 1:+.1%} of that, and {as_often / seen:+.1%} if each kernel ran as often as it was recorded; "
+        f"{1 - seen / math.fsum(traffic.kernels.values()):.1%} of the program's GPU time went into other kernels"
+    )
+    apart = {name: seconds - traffic.kernels.get(name, 0.0) for name, (_, seconds) in now.items()}
+    for name in sorted(apart, key=lambda name: -abs(apart[name]))[:MOST_KERNELS]:
+        sides = ((traffic.runs.get(name, 0), traffic.kernels.get(name, 0.0)), now[name])
+        before, after = (f"{runs:,} x {duration(seconds / max(1, runs))}" for runs, seconds in sides)
+        yield f"  {apart[name] / seen:+.1%}: recorded {before}, measured {after}: {shortened(name)}"
+    if between:
+        yield f"  {between / seen:+.1%}: between the kernels of a call, which a recording does not time"
+
+
+def _by_kernel(budget: Budget) -> tuple[dict[str, tuple[int, float]], float]:
+    """How often each kernel runs in the calls of the sum, and its seconds; and the seconds between kernels.
+
+    A row times the whole call: a kernel has the part of it that it had in the call that was traced.
+    """
+    found, between = dict[str, tuple[int, float]](), 0.0
+    for kernel, row in ((entry.kernel, entry.row) for entry in budget.entries if entry.row is not None):
+        busy, each = row.timed.busy or row.median, row.trace.kernel_s or ()
+        between += kernel.count * (row.median - busy)
+        for name, often, own in zip(row.trace.kernels or (), row.trace.kernel_runs or (), each, strict=False):
+            runs, seconds = found.get(name, (0, 0.0))
+            found[name] = runs + kernel.count * often, seconds + kernel.count * busy * own / math.fsum(each)
+    return found, between
+
+
+def _weights(kernels: Sequence[StepKernel], budget: Budget) -> str:
+    """Files of older versions do not have the weights of their kernels; of traffic it is the share of the calls."""
+    if budget.plan.traffic:
+        calls = sum(entry.kernel.count for entry in budget.entries)
+        return f"{sum(kernel.count for kernel in kernels) / calls:.1%} of the calls"
+    whole = sum(entry.kernel.weight_bytes for entry in budget.entries)
+    share = f"{sum(kernel.weight_bytes for kernel in kernels) / whole:.1%}" if whole else "an unknown share"
+    return f"{share} of the weights"
+
+
+def _change(budget: Budget) -> str:
+    change = budget.change
+    if change is None:
+        return "the base has no kernel of this step"
+    one_sided = [now.kernel.name for now, then in budget.beside if (now.row is None) != (then.row is None)]
+    without = f", without {', '.join(dict.fromkeys(one_sided))}, which only one run has" if one_sided else ""
+    per = " per step" if budget.plan.traffic is None else ""
+    return f"compared with the base: {change.seconds:+.1%} +- {change.error:.1%} of GPU time{per}{without}"

@@ -1,0 +1,143 @@
+"""The plan of a step: which kernels it has, which problems measure them, and which parts of the model have none.
+
+`of` makes a plan from the config alone, in a moment, without torch or FlashInfer. A plan is data: it is written for the
+process that measures it, which completes it by the routines and APIs that are installed there (`completed`), measures
+its `shapes`, and stores it in the file of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import fields, replace
+from pathlib import Path
+
+from pytest_flashinfer_perf.extensions.models import kernels, shipped
+from pytest_flashinfer_perf.extensions.models.config_json import ConfigError
+from pytest_flashinfer_perf.extensions.models.deployment import Step
+from pytest_flashinfer_perf.extensions.models.kernels import Problem
+from pytest_flashinfer_perf.extensions.models.step import StepKernel, StepPlan
+from pytest_flashinfer_perf.files import FileError, read_json, write_json
+from pytest_flashinfer_perf.rows import fields as stored
+from pytest_flashinfer_perf.spec.params import ParamError, Params
+from pytest_flashinfer_perf.spec.presets import Model, UnevenError
+from pytest_flashinfer_perf.spec.routine import AnyRoutine, Shape
+
+
+def of(text: str, step: Step) -> StepPlan:
+    """Plan the step of a model: a config.json, its folder, or the name of a shipped model."""
+    model = shipped.find(text)
+    name = model.name + step.spread.suffix
+    try:
+        found = tuple(kernels.of_step(model, step))
+    except UnevenError as error:
+        raise UnevenError(f"{model.name} has {error}") from error
+    return _covered(StepPlan(name=name, title=f"{name}: {step.title}", kernels=found))
+
+
+def read(path: Path) -> StepPlan:
+    """Read the plan that another process has written."""
+    try:
+        return stored.read(StepPlan, read_json(path), str(path))
+    except (FileError, stored.FieldError) as error:
+        raise ConfigError(f"{path} is no plan of a step: {error}") from error
+
+
+def write(path: Path, plan: StepPlan) -> None:
+    write_json(path, stored.written(plan))
+
+
+def shapes(plan: StepPlan, routine: AnyRoutine) -> list[Shape[Params]]:
+    """Each problem of this routine once, whichever kernels have it."""
+    found: dict[Params, None] = {}
+    for kernel in plan.kernels:
+        for one in kernel.problems:
+            if one["routine"] == routine.name:
+                with suppress(ParamError):
+                    found[_params(one, routine)] = None
+    return [Shape(params, Model(plan.name, {})) for params in found]
+
+
+def completed(plan: StepPlan, known: Mapping[str, AnyRoutine]) -> StepPlan:
+    """The plan with every parameter of each problem; a kernel that no routine here takes in its size is a gap."""
+    return _covered(replace(plan, kernels=tuple(_completed(kernel, plan, known) for kernel in plan.kernels)))
+
+
+def _completed(kernel: StepKernel, plan: StepPlan, known: Mapping[str, AnyRoutine]) -> StepKernel:
+    problems, cases, faults = [], [], []
+    for one in kernel.problems:
+        name = one["routine"]
+        try:
+            params = _params(one, known.get(name))
+        except ParamError as error:
+            faults.append(f"{name}: {error}")
+            continue
+        problems.append({"routine": name, **params.as_json()})
+        cases.append(f"{name}/{Shape(params, Model(plan.name, {})).id}")
+    gap = kernel.gap or ("" if problems else "; ".join(faults))
+    return replace(kernel, problems=tuple(problems), cases=tuple(cases), gap=gap)
+
+
+def within(plan: StepPlan, gpus: int) -> StepPlan:
+    """The plan on a host with so many GPUs: a kernel between more of them is a gap."""
+    return _covered(replace(plan, kernels=tuple(_within(kernel, gpus) for kernel in plan.kernels)))
+
+
+def _within(kernel: StepKernel, gpus: int) -> StepKernel:
+    needs = min((one.get("num_gpus", 1) for one in kernel.problems), default=1)
+    if needs <= gpus:
+        return kernel
+    return replace(kernel, problems=(), cases=(), gap=f"needs {needs} GPUs of one host, {gpus} can be seen")
+
+
+def _params(one: Problem, routine: AnyRoutine | None) -> Params:
+    """Which APIs there are, and what their sizes are called, depends on the FlashInfer that is installed."""
+    if routine is None:
+        raise ParamError("the installed FlashInfer has no such API with a trace template")
+    given = {name: value for name, value in one.items() if name != "routine"}
+    strange = set(given) - {field.name for field in fields(routine.params)}
+    if strange:
+        raise ParamError(f"the installed FlashInfer's trace template has no {', '.join(sorted(strange))}")
+    params: Params = routine.params(**given)
+    return params
+
+
+def is_of(recorded: StepPlan, plan: StepPlan) -> bool:
+    """Whether a run's step is the planned one: the same kernels, each measured by problems that the plan asks for."""
+    if recorded.name != plan.name or len(recorded.kernels) != len(plan.kernels):
+        return False
+    return all(map(_is_same, recorded.kernels, plan.kernels))
+
+
+def _is_same(recorded: StepKernel, planned: StepKernel) -> bool:
+    """A recorded problem has more parameters than the planned one, those that are the routine's defaults."""
+    if (recorded.name, recorded.count) != (planned.name, planned.count):
+        return False
+    return all(any(_extends(one, asked) for asked in planned.problems) for one in recorded.problems)
+
+
+def _extends(recorded: Problem, asked: Problem) -> bool:
+    return all(recorded.get(name) == value for name, value in asked.items())
+
+
+def listed(plan: StepPlan) -> Iterator[str]:
+    """The kernels that would be measured, each with the flags of its cases."""
+    yield plan.title
+    for kernel in plan.kernels:
+        for one in kernel.problems:
+            given = {name: value for name, value in one.items() if name != "routine" and value not in (None, False)}
+            flags = (f"--{name}" if value is True else f"--{name} {value}" for name, value in given.items())
+            yield f"{kernel.count:5} x {kernel.name:18} {one['routine']} {' '.join(flags)}"
+    yield from plan.coverage
+
+
+def _covered(plan: StepPlan) -> StepPlan:
+    """With a line about the parts of the model that have cases, by their share of the weights, and one for each gap."""
+    share = kernels.coverage(plan.kernels)
+    lines = [f"{plan.name}: {share.weights:.1%} of the weights and {share.flops:.1%} of the operations have a case"]
+    for reason in dict.fromkeys(one.gap for one in plan.gaps):
+        names = dict.fromkeys(one.name for one in plan.gaps if one.gap == reason)
+        left = kernels.coverage([replace(one, gap="" if one.gap == reason else "other") for one in plan.kernels])
+        weighs = f"{left.weights:.2%} of the weights, {left.flops:.2%} of the operations"
+        lines.append(f"  without a case: {', '.join(names)} ({weighs}): {reason}")
+    return replace(plan, coverage=tuple(lines))

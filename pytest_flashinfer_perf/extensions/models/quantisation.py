@@ -1,0 +1,97 @@
+"""How a checkpoint stores its weights, from `quantization_config` or the hf_quant_config.json beside it."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_flashinfer_perf.extensions.models.config_json import Fields
+
+BITS: Mapping[str, float] = {
+    "bf16": 16,
+    "fp16": 16,
+    "fp32": 32,
+    "fp8": 8,
+    "fp8_blocks": 8 + 32 / 128**2,
+    "nvfp4": 4.5,
+    "mxfp4": 4.25,
+}
+# How many columns of a row share a scale, so that a GPU's part has whole ones.
+COLUMNS: Mapping[str, int] = {"bf16": 1, "fp8": 1, "fp8_blocks": 128, "nvfp4": 16, "mxfp4": 32}
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+BLOCKS = [128, 128]
+ALGORITHMS = {"FP8": "fp8", "NVFP4": "nvfp4"}
+ROOTS = ("model", "backbone", "model.language_model", "language_model.model")
+KNOWN = "fp8, fbgemm_fp8, mxfp4 and modelopt (FP8, NVFP4) are known"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The type of each kind of weights of a layer."""
+
+    mixer: str = "bf16"
+    dense: str = "bf16"
+    experts: str = "bf16"
+
+
+@dataclass(frozen=True)
+class Quantisation:
+    """The type of the quantised modules, and the patterns of those that are left as they were."""
+
+    kind: str = "bf16"
+    kept: tuple[str, ...] = ()
+    experts_only: bool = False
+
+    def of(self, layer: int) -> Stored:
+        dense = "bf16" if self.experts_only else self.kind
+        mixer = "bf16" if self._keeps(layer, "self_attn.o_proj", "linear_attn.out_proj", "mixer.out_proj") else dense
+        feed = "bf16" if self._keeps(layer, "mlp.down_proj", "mixer.down_proj") else dense
+        routed = ("mlp.experts.0.down_proj", "block_sparse_moe.experts.0.w2", "mixer.experts.0.down_proj")
+        return Stored(mixer, feed, "bf16" if self._keeps(layer, *routed) else self.kind)
+
+    @functools.cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        """One of all patterns; each is a glob, or the name of a module that contains others."""
+        either = (pattern for kept in self.kept for pattern in (kept, f"{kept}.*"))
+        return re.compile("|".join(map(fnmatch.translate, either)))
+
+    def _keeps(self, layer: int, *modules: str) -> bool:
+        if not self.kept:
+            return False
+        names = [f"{root}.layers.{layer}.{module}" for root in ROOTS for module in modules]
+        return any(map(self._pattern.match, names))
+
+
+def read(config: Fields) -> Quantisation:
+    """As written in the config; a config without such a field is of bf16 weights."""
+    given = config.below("quantization_config")
+    kept = (*given.words("modules_to_not_convert"), *given.words("ignore"), *given.words("exclude_modules"))
+    return Quantisation(_kind(given), kept, given.word("quant_method") == "mxfp4")
+
+
+def dtype(config: Fields) -> str:
+    """The type of what is not quantised; bf16 where the config does not say."""
+    name = next((name for name in ("torch_dtype", "dtype") if name in config), "torch_dtype")
+    stated = config.word(name, default="bfloat16").removeprefix("torch.")
+    if stated not in DTYPES:
+        raise config.fault(name, f"{stated!r} is unknown: {', '.join(DTYPES)} are known")
+    return DTYPES[stated]
+
+
+def _kind(given: Fields) -> str:
+    method, algorithm = given.word("quant_method"), given.word("quant_algo")
+    if algorithm and method in ("", "modelopt"):
+        if algorithm not in ALGORITHMS:
+            raise given.fault("quant_algo", f"{algorithm!r} is unknown: {KNOWN}")
+        return ALGORITHMS[algorithm]
+    if method not in ("", "mxfp4", "fp8", "fbgemm_fp8"):
+        raise given.fault("quant_method", f"{method!r} is unknown: {KNOWN}")
+    if not method.endswith("fp8"):
+        return method or "bf16"
+    blocks = list(given.numbers("weight_block_size"))
+    if blocks not in ([], BLOCKS):
+        raise given.fault("weight_block_size", f"{blocks} is not measured here, only {BLOCKS} or none")
+    return "fp8_blocks" if blocks else "fp8"

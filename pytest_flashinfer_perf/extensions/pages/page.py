@@ -1,0 +1,349 @@
+"""The report as a page: one self-contained file, with its data and JavaScript libraries.
+
+A `View` is what its template reads; `View.data` is what its script reads, as JSON. What a report tells is `story.py`'s,
+its plots are `charts.py`'s.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import statistics
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_flashinfer_perf.extensions.host import table as host
+from pytest_flashinfer_perf.extensions.models import budget
+from pytest_flashinfer_perf.extensions.models.budget import Budget
+from pytest_flashinfer_perf.extensions.pages import charts
+from pytest_flashinfer_perf.extensions.pages.charts import HeatMap, heat_map
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.report import backends, story
+from pytest_flashinfer_perf.report.backends import BackendTable
+from pytest_flashinfer_perf.report.story import CaseHistory, ShownVerdict, Support
+from pytest_flashinfer_perf.rows import formatting
+from pytest_flashinfer_perf.rows.formatting import duration, grouped
+from pytest_flashinfer_perf.rows.row import Row
+from pytest_flashinfer_perf.rows.run_file import Run, Unmeasured
+
+if TYPE_CHECKING:
+    import jinja2
+
+PACKED_FROM = 4_000_000  # characters: a smaller page is readable where scripts may not run
+SECTIONS = ("answer", "trend", "step", "roofline", "backends", "host", "cases", "support")
+# Shown elsewhere, or too long for a list of facts.
+NOT_A_FACT = (
+    *("case", "kernels", "tactics", "host", "repro", "repro_upstream", "requirements"),
+    *("cycles_per_call", "sm_ghz_per_call", "busy_per_call"),
+)
+FACTS_OF_HOST = ("host_us", "plan_us", "waits", "allocations", "synchronisations", "copies_to_host")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The text of a device's roofline: the points that it lacks, and where its roofs are from."""
+
+    place: str
+    name: str
+    spec: charts.Spec
+    roofs: Sequence[charts.Spec]
+    points: Sequence[charts.Spec]
+    left_out: int
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class View:
+    runs: tuple[Run, ...]
+    judged: Mapping[str, ShownVerdict]
+
+    @functools.cached_property
+    def outcomes(self) -> list[CaseHistory]:
+        return story.outcomes(self.runs)
+
+    @functools.cached_property
+    def devices(self) -> dict[str, str]:
+        return story.devices(self.outcomes)
+
+    @property
+    def title(self) -> str:
+        """The machine."""
+        return ", ".join(self.devices.values()) or "Nothing measured"
+
+    @property
+    def sections(self) -> list[tuple[str, str]]:
+        """The ids and titles of those that have something to show."""
+        may_be_empty = {"trend": self.trends, "step": self.steps, "host": self.host_tables}
+        return [(name, name.capitalize()) for name in SECTIONS if may_be_empty.get(name, True)]
+
+    @functools.cached_property
+    def answer(self) -> story.Summary:
+        return story.answer(self.runs, self.outcomes, self.judged)
+
+    @functools.cached_property
+    def steps(self) -> list[Budget]:
+        return budget.of_runs(self.runs)
+
+    @functools.cached_property
+    def host_tables(self) -> dict[str, host.Table]:
+        """The host-time tables; empty for a run on a CPU."""
+        return host.tables(self._measured)
+
+    @functools.cached_property
+    def plans(self) -> list[dict[str, Any]]:
+        return host.plans_over_batches(self._measured)
+
+    @functools.cached_property
+    def _measured(self) -> list[Row]:
+        return [one.row for one in self.outcomes if one.row]
+
+    @functools.cached_property
+    def backends(self) -> list[str]:
+        return list(dict.fromkeys(one.backend for one in self.outcomes if one.measured and one.backend))
+
+    @property
+    def all_backends(self) -> list[str]:
+        return sorted({one.backend for one in self.outcomes if one.backend})
+
+    @functools.cached_property
+    def colours(self) -> dict[str, str]:
+        return charts.palette(self.backends)
+
+    @property
+    def routines(self) -> list[str]:
+        return list(dict.fromkeys(one.routine for one in self.outcomes))
+
+    @functools.cached_property
+    def tables(self) -> list[BackendTable]:
+        return list(backends.comparisons(self.outcomes))
+
+    @property
+    def comparisons(self) -> list[tuple[BackendTable, HeatMap | None]]:
+        return [(table, heat_map(table)) for table in self.tables]
+
+    @property
+    def winners(self) -> list[str]:
+        return backends.answers(self.tables)
+
+    @functools.cached_property
+    def legends(self) -> dict[str, str]:
+        """What the letters in the ids of each routine's shapes stand for."""
+        rows = grouped(self._measured, lambda row: row.identity.routine or story.OWN)
+        return {routine: letters for routine, of_one in rows if (letters := backends.legend(of_one))}
+
+    @property
+    def support(self) -> list[tuple[str, list[Support]]]:
+        return list(grouped(story.support(self.outcomes), lambda one: one.routine))
+
+    @property
+    def looked_at(self) -> str:
+        """Every status but that of a skip."""
+        return " ".join(sorted({one.status for one in self.outcomes} - {"skipped"}))
+
+    @property
+    def others(self) -> int:
+        return sum(len(run.rows) - len(run.ours) for run in self.runs)
+
+    @property
+    def fallbacks(self) -> list[str]:
+        """Why times are not from the best instrument, where they are not."""
+        sentences = (one.row.provenance.fallback for one in self.outcomes if one.row)
+        return list(dict.fromkeys(sentence for sentence in sentences if sentence))
+
+    @property
+    def provenance(self) -> dict[str, list[str]]:
+        return story.provenance(self.runs)
+
+    def verdict(self, one: CaseHistory) -> str:
+        return self.judged[one.case].verdict if one.case in self.judged else "not judged"
+
+    def spark(self, one: CaseHistory) -> str:
+        """The medians as a line of 100 by 20, the slowest on top."""
+        medians = [row.median for _, row in one.history]
+        low, high = min(medians), max(medians)
+        step, scale = 100 / (len(medians) - 1), 20 / ((high - low) or 1)
+        return " ".join(f"{i * step:.1f},{20 - (m - low) * scale:.1f}" for i, m in enumerate(medians))
+
+    @functools.cached_property
+    def trends(self) -> list[tuple[int, CaseHistory]]:
+        """Cases that were measured more than once, what got slowest first."""
+        seen = [(i, one) for i, one in enumerate(self.outcomes) if len(one.history) > 1]
+        return sorted(seen, key=lambda pair: -pair[1].change)
+
+    @functools.cached_property
+    def figures(self) -> list[Figure]:
+        return [self._figure(place, name) for place, name in self.devices.items()]
+
+    def _figure(self, place: str, name: str) -> Figure:
+        here = [(i, one, one.row) for i, one in enumerate(self.outcomes) if one.place == place and one.row]
+        points = [point for i, one, row in here if (point := self._point(i, one, row))]
+        roofs = next((run.roofs[place] for run in reversed(self.runs) if place in run.roofs), {})
+        dtypes = [row.throughput.flops_dtype or "" for _, _, row in here]
+        sentences = tuple(charts.sentence(source, roof) for source, roof in roofs.items())
+        plot = charts.RooflineChart(tuple(self.backends), points, roofs, dtypes)
+        return Figure(
+            place, name, plot.spec() if points else {}, plot.roofs(), points, len(here) - len(points), sentences
+        )
+
+    def _point(self, index: int, one: CaseHistory, row: Row) -> charts.Spec | None:
+        """What it shows beside what its case has; none for a case without its work."""
+        work = row.throughput
+        if not (work.flops and work.bytes and work.tflops):
+            return None
+        return {
+            "id": index,
+            "routine": one.routine,
+            "intensity": short(work.flops / work.bytes),
+            "tflops": short(work.tflops),
+            "backend": one.backend or story.OWN,
+            "rate": f"{formatting.rate(work.tflops)} TFLOP/s, {formatting.rate(work.tb_per_sec)} TB/s",
+            "roof": f"{formatting.rate(work.sol_pct)} %, {work.bound} bound" if work.sol_pct else "not known",
+        }
+
+    def data(self) -> dict[str, Any]:
+        """What the script needs; kernels have long names, and many cases the same."""
+        names: dict[str, int] = {}
+        runs, order = story.labels(self.runs), {run.source: i for i, run in enumerate(self.runs)}
+        return {
+            "cases": _columns([_details(one, names, order) for one in self.outcomes]),
+            "facts": _columns([dict(_facts(one)) for one in self.outcomes]),
+            "runs": runs,
+            "kernels": list(names),
+            "colours": self.colours,
+            "figures": {f.place: {"spec": f.spec, "roofs": f.roofs, "points": f.points} for f in self.figures},
+            "plans": self.plans,
+            "trend": [i for i, _ in self.trends],
+            "specs": charts.specs(runs),
+        }
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The values of all rows by name; a single one where it is that of each row."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    return {name: values[:1] if values.count(values[0]) == len(values) else values for name, values in columns.items()}
+
+
+def _details(one: CaseHistory, names: dict[str, int], order: Mapping[str, int]) -> dict[str, Any]:
+    row, history = one.row, one.history
+    shown = {
+        "case": one.case,
+        "backend": one.backend,
+        "status": one.status,
+        "reason": None if row else one.reason,
+        "repro": one.identity.repro,
+        "history": [(order[run.source], short(1e6 * row.median), duration(row.median)) for run, row in history],
+    }
+    return shown if row is None else {**shown, **_measured(row, names)}
+
+
+def _measured(row: Row, names: dict[str, int]) -> dict[str, Any]:
+    return {
+        "backend": formatting.named(row),
+        "median": duration(row.median),
+        "upstream": row.setup.repro_upstream,
+        "samples": _near([1e6 * sample for sample in row.stats.data]),
+        "cycles": _near(row.clocks.cycles_per_call),
+        "ghz": [round(ghz, 3) for ghz in row.clocks.sm_ghz_per_call or ()],  # clocks go in steps of 15 MHz
+        "kernels": [names.setdefault(kernel, len(names)) for kernel in row.trace.kernels or ()],
+    }
+
+
+def _near(readings: Sequence[float] | None) -> list[float]:
+    """Their median, and by how many ten-thousandths of it each is more: most of a page are such numbers."""
+    if not readings:
+        return []
+    middle = short(statistics.median(readings)) or 1.0
+    return [middle, *(round(1e4 * (one / middle - 1)) for one in readings)]
+
+
+def _facts(one: CaseHistory) -> Iterator[tuple[str, str]]:
+    """Fields by the names that docs/row.md explains, then the parameters."""
+    for name, value in _fields(one.entry).items():
+        if name not in NOT_A_FACT and value not in (None, "", []):
+            yield name, _text(value)
+
+
+def _fields(entry: Row | Unmeasured) -> dict[str, Any]:
+    if isinstance(entry, Unmeasured):
+        return entry.written()
+    of_host = {name: getattr(entry.host, name) for name in FACTS_OF_HOST} if entry.host else {}
+    placements = [duration(one.median) for one in entry.provenance.placements if one.median]
+    own = {name: getattr(entry.stats, name) for name in ("median", "mean", "stddev")}
+    own |= {"spread": entry.spread, "placements": placements}
+    return {**entry.extra_info(), **own, **of_host, **entry.params}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return "; ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def short(value: float) -> float:
+    """Five digits are more than any plot shows, and keep the page small."""
+    return float(f"{value:.5g}")
+
+
+def missing() -> str | None:
+    """What a page is made with is an extra of its own."""
+    try:
+        import jinja2  # noqa: F401
+        import vl_convert  # noqa: F401
+    except ImportError as error:
+        return f"an HTML report needs {error.name}: pip install jinja2 vl-convert-python"
+    return None
+
+
+def write(path: Path, runs: Sequence[Run]) -> None:
+    write_whole(path, render(runs))
+
+
+def render(runs: Sequence[Run]) -> str:
+    """The page; a large one is packed into a small one, which a browser unpacks."""
+    view, script = View(tuple(runs), story.of(runs)), _libraries() + _file("report.js")
+    told = {"view": view, "script": script, "style": _file("report.css"), "budget": budget}
+    page = _template("page.html.j2").render(told)
+    if len(page) < PACKED_FROM:
+        return page
+    packed = base64.b64encode(zlib.compress(page.encode())).decode()
+    return _template("packed.html.j2").render(view=view, script=script, unpack=_file("unpack.js"), packed=packed)
+
+
+def _template(name: str) -> jinja2.Template:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader(__package__, "."),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    shown_by = (formatting.duration, formatting.spread, formatting.rate, formatting.named, short, digest)
+    environment.filters |= {function.__name__: function for function in shown_by}
+    return environment.get_template(name)
+
+
+def digest(script: str) -> str:
+    """By which a page's own policy names the scripts that alone may run."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
+
+
+def _file(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _libraries() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script; the tag that holds it must not end early."""
+    import vl_convert
+
+    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("</script", "<\\/script") + "\n"

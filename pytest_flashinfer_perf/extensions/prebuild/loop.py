@@ -1,0 +1,199 @@
+"""The pytest plugin of the compiling process (`-p`): tests are selected as usual, and compiled instead of run.
+
+A line is printed for each module that is compiled; a terminal has a bar of files below.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.extensions.prebuild import building, modules
+from pytest_flashinfer_perf.extensions.prebuild.modules import Needed
+from pytest_flashinfer_perf.extensions.prebuild.patches import pretend_cudnn
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.machine import builds
+from pytest_flashinfer_perf.rows.formatting import counted
+from pytest_flashinfer_perf.session.stash import COMPILES, SETTINGS, case_of
+from pytest_flashinfer_perf.session.workers import VISIBLE
+from pytest_flashinfer_perf.settings.usage import errors_of_use
+from pytest_flashinfer_perf.spec.case import Case
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--prebuild-output", metavar="DIR", type=Path)
+    parser.addoption("--prebuild-report", metavar="FILE", type=Path)
+
+
+def pytest_configure() -> None:
+    pretend_cudnn()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Register after the main plugin's hooks, which may have joined last, so that this loop comes before theirs."""
+    session.config.pluginmanager.register(Prebuild(session.config), "flashinfer-perf-prebuild")
+
+
+def _cases(items: list[pytest.Item]) -> list[Case]:
+    found = [case for item in items if (case := case_of(item)) is not None]
+    if not found:
+        raise pytest.UsageError("nothing to prebuild: these arguments select no test with a case")
+    return found
+
+
+class Prebuild:
+    """Replaces pytest's loop over tests by one that compiles."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        if session.testsfailed:  # pytest itself reports collection errors
+            return None
+        cases = _cases(session.items)
+        output: Path | None = self._config.getoption("prebuild_output")
+        with errors_of_use(OSError):
+            building.verify_ninja()
+            if output:
+                building.verify(output)
+            needed = modules.needed(cases, self._config.stash[SETTINGS])
+        self._say_needed(needed, len(cases), len(session.items) - len(cases))
+        failed = self._built(needed.modules)
+        session.testsfailed += len(failed)
+        self._write_report(failed)
+        if output:
+            building.write(output, [spec for name, spec in needed.modules.items() if name not in failed])
+            self._say(f"on another machine: PYTHONPATH={output}")
+        return True
+
+    def _say_needed(self, needed: Needed, cases: int, others: int) -> None:
+        self._say(f"{counted(cases, 'case')}: {counted(len(needed.modules), 'module')} of FlashInfer")
+        self._say_reasons(f"{sum(needed.cannot.values())} of the cases cannot run there", needed.cannot, 1)
+        self._say_reasons(
+            "calls that failed without a GPU; the other modules they need are compiled when they run", needed.lost, 0
+        )
+        if others:
+            self._say(f"also {counted(others, 'test')} without cases, whose modules are compiled when they run")
+
+    def _say_reasons(self, title: str, reasons: Mapping[str, int], verbosity: int) -> None:
+        if not reasons:
+            return
+        self._say(title)
+        if self._config.option.verbose >= verbosity:
+            for reason, number in reasons.items():
+                self._say(f"{number:5}  {reason}")
+
+    def _built(self, specs: Mapping[str, Any]) -> dict[str, str]:
+        waiting = [spec for spec in specs.values() if not spec.is_aot]
+        self._say(f"{len(specs) - len(waiting)} come with FlashInfer, {len(waiting)} are compiled")
+        with CompileProgress(self._say, len(waiting)) as progress:
+            building.built(waiting, progress.finished, progress.step)
+        return progress.failed
+
+    def _write_report(self, failed: dict[str, str]) -> None:
+        report: Path | None = self._config.getoption("prebuild_report")
+        if report:
+            write_whole(report, json.dumps(failed))
+
+    def _say(self, sentence: str) -> None:
+        self._config.get_terminal_writer().line(sentence)
+
+
+class CompileProgress(AbstractContextManager["CompileProgress"]):
+    """Prints lines and a bar of tqdm."""
+
+    def __init__(self, say: Callable[[str], None], modules: int) -> None:
+        from tqdm import tqdm
+
+        self._say = say
+        self._modules = modules
+        self._ended = 0
+        self._since = time.monotonic()
+        self._bar = tqdm(unit="file", disable=None, leave=False)
+        self.failed: dict[str, str] = {}
+
+    def __exit__(self, *_error: object) -> None:
+        self._bar.close()
+        if self._modules:
+            there = self._modules - len(self.failed)
+            self._say(f"compiled {there} of {counted(self._modules, 'module')} in {self._seconds:.1f} s")
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._since
+
+    def step(self, done: int, of: int) -> None:
+        self._bar.total = of
+        self._bar.update(done - self._bar.n)
+
+    def finished(self, module: str, error: str | None) -> None:
+        self._ended += 1
+        if error is not None:
+            self.failed[module] = error
+        result = "is compiled" if error is None else f"does not compile: {error}"
+        self._bar.clear()
+        self._say(f"{self._ended}/{self._modules} {self._seconds:6.1f} s  {module} {result}")
+        self._bar.refresh()
+
+
+# Start the compiling process: pytest with the same arguments, without GPUs and without results.
+
+ARCHITECTURES = "FLASHINFER_CUDA_ARCH_LIST"
+PLUGIN = "pytest_flashinfer_perf.extensions.prebuild.loop"
+PROBE = """
+from pytest_flashinfer_perf.machine import capability
+reason = capability.flashinfer_import_error()
+if reason: raise SystemExit(reason)
+from flashinfer.compilation_context import CompilationContext
+print(" ".join(f"{major}.{minor}" for major, minor in sorted(CompilationContext().TARGET_CUDA_ARCHS)))
+"""
+
+
+class PrebuildError(FlashinferPerfError):
+    """There is no GPU to compile for, or no compiler."""
+
+
+def prebuild(arguments: Sequence[str], output: Path | None = None, report: Path | None = None) -> int:
+    """Compile; returns pytest's exit code: 0 if all modules are compiled, 1 if one does not compile."""
+    own = [f"--prebuild-output={output}"] * bool(output) + [f"--prebuild-report={report}"] * bool(report)
+    alone = ["-n0"] if find_spec("xdist") and "no:xdist" not in arguments else []  # overrides what comes before
+    words = [sys.executable, "-m", "pytest", "-p", PLUGIN, *own, *arguments, *alone]
+    variables = {ARCHITECTURES: architectures(), VISIBLE: "", COMPILES: "1"}
+    return processes.started(processes.Environment("prebuild", tuple(words), variables=variables))
+
+
+def architectures() -> str:
+    """The architectures that the variable names, or those of the GPUs here, which a child process looks up."""
+    if named := os.environ.get(ARCHITECTURES, "").strip():
+        return named
+    if not (found := processes.answer(PROBE)):
+        raise PrebuildError(f"there is no GPU to compile for: name one, such as {ARCHITECTURES}=9.0a")
+    return found
+
+
+# `--perf-prebuild`: compile in a child process, before the session starts workers or measures anything.
+
+ALL_THERE, SOME_BROKEN = 0, 1
+
+
+def compile_first(config: pytest.Config) -> None:
+    """Compile, and remember the modules that fail to compile, also for the workers."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "broken.json")
+        code = prebuild(config.invocation_params.args, report=report)
+        if code not in (ALL_THERE, SOME_BROKEN) or not report.exists():
+            raise pytest.UsageError(f"--perf-prebuild failed with pytest's exit code {code}, see the output above")
+        builds.broken.update(json.loads(report.read_text(encoding="utf-8")))

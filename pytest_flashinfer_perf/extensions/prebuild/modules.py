@@ -1,0 +1,104 @@
+"""Find the FlashInfer modules of cases: call each with a pretended GPU, and record the modules that it loads.
+
+Each case is built and launched once, as its measurement would be; `patches.py` has all that is replaced meanwhile. A
+call that fails is listed with its error, and the modules that it met are compiled nevertheless.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import warnings
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pytest_flashinfer_perf.checking.check import WrongAnswerError
+from pytest_flashinfer_perf.engine import one_case
+from pytest_flashinfer_perf.engine.timing import uses_graph
+from pytest_flashinfer_perf.errors import in_one_line
+from pytest_flashinfer_perf.extensions.prebuild import patches
+from pytest_flashinfer_perf.machine import capability, devices
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.settings.settings import Settings
+from pytest_flashinfer_perf.spec.case import Case, quarantined
+from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions
+
+
+@dataclass
+class Needed:
+    """The modules of all cases by name, and why some cases have none: they cannot run there, or their call failed."""
+
+    modules: dict[str, Any] = field(default_factory=dict)
+    cannot: dict[str, int] = field(default_factory=dict)
+    lost: dict[str, int] = field(default_factory=dict)
+
+
+def needed(cases: list[Case], settings: Settings) -> Needed:
+    """Find the modules for all GPUs that FlashInfer compiles for."""
+    broken = capability.flashinfer_import_error()
+    if broken:
+        raise CannotRunError(broken)
+    targets: Any = importlib.import_module("flashinfer.compilation_context").CompilationContext()
+    found = Needed()
+    with patches.recording(found.modules):
+        for major, minor in sorted(targets.TARGET_CUDA_ARCHS):
+            device = _pretended(major, int(minor.rstrip("af")))
+            for case in cases:
+                if case.backend_name != "torch":  # it loads no module of FlashInfer's
+                    _follow(case, device, settings, found)
+    return found
+
+
+def _pretended(major: int, minor: int) -> Device:
+    patches.pretend((major, minor))
+    devices._gpu.cache_clear()  # noqa: SLF001 - what is cached is of another GPU
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "flashinfer":
+            for value in list(vars(module).values()):
+                if inspect.getattr_static(value, "cache_clear", None):  # some load a library if asked for any name
+                    value.cache_clear()
+    return devices.find("cuda:0")
+
+
+def _follow(case: Case, device: Device, settings: Settings, found: Needed) -> None:
+    known = quarantined(case, settings.quarantine, all_routines())
+    reason = known.sentence if known else one_case.obstacle(case, device, settings.max_memory)
+    if reason:
+        _count(found.cannot, reason)
+        return
+    try:
+        with warnings.catch_warnings(), redirect_stdout(None), patches.Pretence():
+            warnings.simplefilter("ignore")
+            _called(case, device, settings)
+    except WrongAnswerError:  # of a call that computes nothing; its modules are known by then
+        return
+    except Exception as error:  # noqa: BLE001 - a pretended GPU may cause any error
+        _count(found.lost, f"{case.routine.name}, {case.backend_name}: {in_one_line(error)}")
+
+
+def _called(case: Case, device: Device, settings: Settings) -> None:
+    routine, p = case.routine, case.params
+    if routine.ranks is not None:
+        _declared(case.backend.modules)
+        return
+    x = routine.inputs(p, torch.Generator().manual_seed(case.seed), patches.PRETENDED)
+    built = case.backend.build(
+        p, x, LaunchOptions(case.backend_name, uses_graph(settings.measuring, device, routine.cuda_graph))
+    )
+    built.launch(x if built.takes is None else built.takes)
+
+
+def _declared(functions: tuple[str, ...]) -> None:
+    """Of a call that several processes make, and which one alone would wait for ever to make."""
+    for path in functions:
+        module, _, name = path.rpartition(".")
+        getattr(importlib.import_module(f"flashinfer.{module}"), name)().build_and_load()
+
+
+def _count(reasons: dict[str, int], reason: str) -> None:
+    reasons[reason] = reasons.get(reason, 0) + 1

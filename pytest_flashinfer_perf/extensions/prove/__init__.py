@@ -1,0 +1,20 @@
+"""Test the gate itself on this machine: its false alarms, and the slowdowns that it misses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.cli.command import Command
+
+
+def pytest_perf_commands() -> tuple[Command, ...]:
+    from pytest_flashinfer_perf.cli.command import Command
+
+    return (
+        Command(
+            "prove",
+            "Test the gate itself: its false alarms and the slowdowns that it misses on this machine.",
+            f"{__name__}.prove_command:main",
+        ),
+    )

@@ -1,0 +1,133 @@
+"""`flashinfer-perf prove`: measure how often verdicts are right on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_flashinfer_perf.cli import judging
+from pytest_flashinfer_perf.cli.commands import parser_of
+from pytest_flashinfer_perf.extensions.prove.proof import FEWEST, Proof, document, lines, markdown, prove, verify_enough
+from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.gate import read
+from pytest_flashinfer_perf.gate.thresholds import share
+from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.launch.processes import Environment, Pairs
+from pytest_flashinfer_perf.printing import show
+from pytest_flashinfer_perf.rows.row import Row
+from pytest_flashinfer_perf.rows.run_file import Run, RunError
+from pytest_flashinfer_perf.settings import planting
+from pytest_flashinfer_perf.settings.option import ALLOW, whole
+
+EXAMPLE = "example: flashinfer-perf prove --share 3% -- tests/attention -k 'decode and fa3'"
+PLAIN, PLANTED = "plain", "planted"
+BEYOND = 1.5  # default of --share, in thresholds
+WRITERS = {"markdown": markdown, "json": document}
+
+
+def main(arguments: Sequence[str]) -> int:
+    own, for_pytest = processes.split(arguments)
+    options = parser().parse_args(own)
+    proof = _judged_again(options, for_pytest) if options.stored else _measured(options, for_pytest)
+    show(lines(proof))
+    for name, text in WRITERS.items():
+        if getattr(options, name):
+            write_whole(getattr(options, name), text(proof))
+    return proof.exit_code
+
+
+def _measured(options: argparse.Namespace, for_pytest: Sequence[str]) -> Proof:
+    verify_enough(options.processes)
+    asked = None if options.share is None else share(options.share, "--share")
+    where, gpu = processes.environment("python", options.python), processes.gpu(for_pytest)
+    rules = judging.rules(options, paired=False)
+    processes.verify_complete(where, rules.allowed)
+
+    def wanted(row: Row) -> float:
+        """The extra work as a share of a case's time: the requested one, or 1.5 times the case's threshold."""
+        return asked or BEYOND * math.expm1(rules.thresholds.of(row).in_log(row.median))
+
+    session = PlantedRuns(where, for_pytest, processes.folder(options.output, "prove"), gpu, wanted)
+    with processes.alone_on(gpu):
+        pair = Pairs((PLAIN, PLANTED), session.measured)
+        for nth in range(options.processes):
+            pair(nth)
+    proof = prove(session.runs[PLAIN], session.runs[PLANTED], rules)
+    for suffix, text in ((".md", markdown), (".json", document)):
+        write_whole(session.output / f"proof{suffix}", text(proof))
+    return proof
+
+
+def _judged_again(options: argparse.Namespace, for_pytest: Sequence[str]) -> Proof:
+    if for_pytest or options.share or options.output:
+        raise RunError("--from judges stored results: leave out --share, --output and the arguments behind --")
+    plain, planted = (_stored(options.stored, side) for side in (PLAIN, PLANTED))
+    return prove(plain, planted, judging.rules(options, paired=False, runs=[*plain, *planted]))
+
+
+def _stored(folder: Path, side: str) -> list[Run]:
+    files = sorted(folder.glob(f"{side}-*.json"))
+    if len(files) < FEWEST:
+        raise RunError(f"--from={folder}: has {len(files)} files {side}-*.json, needs at least {FEWEST}")
+    return read.read(files)
+
+
+@dataclass
+class PlantedRuns:
+    """The processes so far, without the extra work and with it."""
+
+    where: Environment
+    arguments: Sequence[str]
+    output: Path
+    gpu: str | None
+    share: Callable[[Row], float]
+    runs: dict[str, list[Run]] = field(default_factory=lambda: {PLAIN: [], PLANTED: []})
+
+    def measured(self, side: str, nth: int, _cases: frozenset[str] | None) -> Run:
+        name = f"{side}-{nth + 1:02}"
+        planted = [f"--perf-plant={self.plants}"] if side == PLANTED else []
+        done = processes.measured(self.where, [*self.arguments, *planted], self.output / name, title=name)
+        if done.failed:
+            raise RunError(f"{name}: tests failed, so nothing can be concluded: see {done.log}")
+        processes.verify(done.run, self.gpu)
+        self.runs[side].append(done.run)
+        return done.run
+
+    @functools.cached_property
+    def plants(self) -> Path:
+        """The file with each test's extra work in seconds, from the times of the first process."""
+        path = (self.output / "plants.json").resolve()
+        rows = [row for row in self.runs[PLAIN][0].by_case.values() if 0 < row.median < math.inf]
+        planting.write(path, {row.fullname: self.share(row) * row.median for row in rows})
+        return path
+
+
+def parser() -> argparse.ArgumentParser:
+    made = parser_of(
+        "prove",
+        "Measure the same cases in several processes, as they are and with a slowdown added to each timed "
+        "call, and compare every process with every other one: how often is identical code called SLOWER, and how "
+        "often is the slowdown found? Exits with 0 if at most 1 % of verdicts and 5 % of comparisons are false alarms "
+        "and at least 95 % of slowdowns are found, with 1 if not, with 2 if that could not be measured.",
+        EXAMPLE,
+        usage="[OPTIONS] -- PYTEST_ARGS",
+    )
+    added = "Slowdown to add, in per cent of a case's time. Default: 1.5 times its threshold."
+    made.add_argument("--share", metavar="N%", help=added)
+    number = "Processes without the slowdown, and as many with it. Default: %(default)s."
+    made.add_argument("--processes", type=whole(1), default=8, metavar="N", help=number)
+    judging.PYTHON.add_by(made.add_argument)
+    judging.add_output(made, "prove")
+    again = "Measure nothing, judge the results in this folder again."
+    made.add_argument("--from", dest="stored", type=Path, metavar="DIR", help=again)
+    for name in WRITERS:
+        written = f"Write the result as {judging.WRITTEN_AS[name]} to FILE."
+        made.add_argument(f"--{name}", metavar="FILE", type=Path, help=written)
+    judging.add_settings(made)
+    ALLOW.add_by(made.add_argument)
+    made.set_defaults(perf_gate_strict=False)
+    return made

@@ -1,0 +1,79 @@
+"""The plugin of pytest in a rank: join the group before the test is set up, and write down how the test ended.
+
+The process group is the default one of torch.distributed: NCCL on GPUs, gloo on a CPU. It finds itself by a file, so
+that no port is chosen, and is destroyed with the test.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_flashinfer_perf.extensions.ranks import asked, joined
+from pytest_flashinfer_perf.session.stash import DEVICE, RANK, case_of
+from pytest_flashinfer_perf.session.time_limit import not_counted
+
+PR_SET_PDEATHSIG = 1
+FOLDER = Path(os.environ.get(asked.FOLDER, "."))
+
+
+def pytest_configure() -> None:
+    """End when the process that started this one does; whoever has another parent by now has lost it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if str(os.getppid()) != os.environ[asked.STARTER]:
+        sys.exit("the session that started this rank has ended")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The case's time counts from when all are here: one may import for seconds longer than another."""
+    rank, _, size = os.environ[RANK].partition("/")
+    (FOLDER / f"{rank}.begun").touch()
+    with not_counted():
+        while len(list(FOLDER.glob("*.begun"))) < int(size):
+            time.sleep(0.01)
+    marker, case = item.get_closest_marker("perf_ranks"), case_of(item)
+    declared = case.routine.collective if case else None
+    collective = marker.kwargs.get("collective") if marker else declared
+    joined.join(int(rank), int(size), FOLDER / "store", item.config.stash[DEVICE], collective)
+
+
+class _Seen:
+    report: pytest.TestReport | None = None
+    at = 0.0
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """The first phase that did not end well counts, or the call."""
+    is_worse = not report.passed and (_Seen.report is None or _Seen.report.passed)
+    if is_worse or report.when == "call":
+        _Seen.report, _Seen.at = report, time.monotonic()
+
+
+def pytest_runtest_logfinish(nodeid: str, location: object) -> None:  # noqa: ARG001 - a hook's arguments
+    """A rank that failed ends at once: to take leave of a group whose others wait for it can take for ever."""
+    if _Seen.report is not None and _Seen.report.passed:
+        joined.leave()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _Seen.report is None:
+        return
+    hook = session.config.hook
+    data = hook.pytest_report_to_serializable(config=session.config, report=_Seen.report)
+    rank = os.environ[RANK].partition("/")[0]
+    unfinished = FOLDER / f"{rank}.unfinished"
+    unfinished.write_text(json.dumps({"report": data, "at": _Seen.at}))
+    unfinished.rename(FOLDER / f"{rank}.json")
+    if not _Seen.report.passed:
+        sys.stdout.flush()
+        os._exit(0)

@@ -1,0 +1,109 @@
+"""Shared by the routines between GPUs: how many there are, which one this process is, and what rounding allows.
+
+Every rank draws the inputs of all ranks from one seed and gives its own ones to the call. So a reference needs nobody
+else, and the check's negated activations are negated on every rank at once: a stale buffer of another rank shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pytest_flashinfer_perf.checking.check import Tolerance
+from pytest_flashinfer_perf.extensions.ranks import joined
+from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
+from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.spec.dtypes import HALF, TORCH
+from pytest_flashinfer_perf.spec.params import Params, flag
+from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, LaunchOptions
+
+X = TypeVar("X", bound="GivenToRanks")
+
+
+@dataclass(frozen=True)
+class Between(Params):
+    num_tokens: int = flag("rows of the message of a rank", default=64, letter="t", usual="", minimum=1, draw=(8, 34))
+    hidden_size: int = flag("width of a row", default=4096, letter="h", usual="", minimum=8, draw=(128, 512), step=8)
+    input_dtype: str = flag("type of the message", default="bfloat16", choices=HALF)
+    num_gpus: int = flag(
+        "processes that make the call together, each with a GPU", default=2, letter="g", usual="", minimum=2, draw=(2,)
+    )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return TORCH[self.input_dtype]
+
+    @property
+    def elements(self) -> int:
+        return self.num_tokens * self.hidden_size
+
+
+def rank() -> int:
+    """Which rank this process is; the first, where a call is only prepared."""
+    here = joined.here()
+    return 0 if here is None else here.rank
+
+
+def group(p: Between) -> Ranks:
+    here = joined.here()
+    if here is None or here.size != p.num_gpus:
+        asked = "its own test, which starts them" if here is None else f"--num_gpus {here.size}"
+        raise CannotRunError(f"the call needs {p.num_gpus} processes that make it together: run it by {asked}")
+    return here
+
+
+def of_all(p: Between, rand: torch.Generator, device: torch.device, rows: int) -> Tensor:
+    """What each of the ranks gives."""
+    shape = (p.num_gpus, rows, p.hidden_size)
+    return torch.randn(shape, generator=rand, device=device, dtype=torch.float32).to(p.dtype)
+
+
+class GivenToRanks(Protocol):
+    @property
+    def of_all(self) -> Tensor: ...
+    @property
+    def input(self) -> Tensor: ...
+    def _replace(self: X, *, of_all: Tensor, input: Tensor) -> X: ...  # noqa: A002, PYI019 - Python 3.10 has no Self
+
+
+def built(
+    launch: Callable[[X], object], x: X, options: LaunchOptions, message: Callable[[X], Tensor] | None = None
+) -> Built[X]:
+    """The call, which is given this rank's own message apart from the others': its input, if it is not said."""
+    own = x.input.clone() if message is None else message(x)
+    return Built(launch, options.backend, x._replace(of_all=x.of_all[:0], input=own))
+
+
+def own_or_all(x: GivenToRanks) -> Tensor:
+    """What the check negates: all ranks' messages for the reference, this rank's own for its call."""
+    return x.of_all if x.of_all.numel() else x.input
+
+
+def of_sums(p: Between) -> Tolerance:
+    """Each of the n - 1 additions may round to the message's type, in an order that a kernel chooses."""
+    unit = torch.finfo(p.dtype).eps  # rounding is by half of it, of a partial sum as large as twice the row's rms
+    return Tolerance(2 * unit, p.num_gpus * unit, unit / 2)
+
+
+def on_gpus(_p: Between, backend: str, device: Device) -> Iterator[str]:
+    """For backends that no API of FlashInfer's says this of."""
+    reason = capability.gpu(backend)(device)
+    if reason:
+        yield reason
+
+
+def of_a_mesh(p: Between, backend: str, _device: Device) -> Iterator[str]:
+    if p.num_gpus not in (2, 4, 6, 8):
+        yield f"{backend} is for 2, 4, 6 or 8 GPUs, not {p.num_gpus}: use nccl"
+
+
+def world() -> str:
+    """The name of the group of all ranks, as torch's operations take it."""
+    assert dist.group.WORLD is not None
+    return str(dist.group.WORLD.group_name)

@@ -1,0 +1,62 @@
+"""A run in parts, on several hosts, and the parts' files joined."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_flashinfer_perf.settings.option import Child, Option, option
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.cli.command import Command
+    from pytest_flashinfer_perf.extensions.shards.shards import Shard
+
+
+def shard(text: str) -> Shard:
+    from pytest_flashinfer_perf.extensions.shards import shards
+
+    try:
+        return shards.parse(text)
+    except shards.ShardError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+OPTIONS = (
+    option(
+        "--perf-shard",
+        child=Child.PART,
+        metavar="I/N",
+        type=shard,
+        help="Run part I of N of the tests, counted from 1. Join the parts' files by `flashinfer-perf merge`.",
+    ),
+    option(
+        "--perf-shard-by",
+        child=Child.PART,
+        reads=True,
+        metavar="FILE",
+        help="Balance the parts by the durations in the JSON file of an earlier run. Default: by number of tests.",
+    ),
+)
+
+
+def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
+    return {"long runs, many GPUs and many hosts": OPTIONS}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    asked = config.getoption("perf_shard")
+    if asked is not None:
+        from pytest_flashinfer_perf.extensions.shards.shards import Sharding
+
+        config.pluginmanager.register(Sharding(config, asked), "flashinfer-perf-sharding")
+
+
+def pytest_perf_commands() -> tuple[Command, ...]:
+    from pytest_flashinfer_perf.cli.command import Command
+
+    return (
+        Command("merge", "Join the JSON files of shards into the file of one run.", f"{__name__}.merge_command:main"),
+    )

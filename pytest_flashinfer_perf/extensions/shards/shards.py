@@ -1,0 +1,110 @@
+"""`--perf-shard i/n`: split tests over hosts, equally on each, by the durations of an earlier run if there is one."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+import statistics
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.plugin.results import BOARD
+from pytest_flashinfer_perf.rows import run_file
+from pytest_flashinfer_perf.rows.run_file import SCHEMA_KEY, Block, RunError
+from pytest_flashinfer_perf.session.stash import measures
+
+PART = "flashinfer_perf_shard"
+
+
+class ShardError(FlashinferPerfError):
+    """The tests cannot be split; the message says why."""
+
+
+class Shard(NamedTuple):
+    nth: int
+    of: int
+
+
+def parse(text: str) -> Shard:
+    index, slash, of = text.partition("/")
+    if not (slash and index.isdecimal() and of.isdecimal() and 1 <= int(index) <= int(of)):
+        raise ShardError(f"must be i/n with i from 1 to n, got {text!r}")
+    return Shard(int(index), int(of))
+
+
+def seconds(path: Path) -> dict[str, float]:
+    """The duration of each test in that run: the whole case, or all timed calls of a plain benchmark."""
+    try:
+        rows = run_file.parse(run_file.load(path), str(path)).rows
+    except RunError as error:
+        raise ShardError(f"--perf-shard-by={path}: {error}") from error
+    return {row.fullname: row.execution.case_s or row.stats.total for row in rows}
+
+
+def split(tests: Sequence[str], known: Mapping[str, float], of: int) -> list[list[int]]:
+    """Positions for each shard: the longest first, each to the shard with the least so far; a new test is average."""
+    usual = statistics.fmean(known.values()) if known else 1.0
+    weights = [known.get(test, usual) for test in tests]
+    loads = [(0.0, shard) for shard in range(of)]
+    parts: list[list[int]] = [[] for _ in range(of)]
+    for position in sorted(range(len(tests)), key=lambda at: -weights[at]):
+        load, shard = heapq.heappop(loads)
+        parts[shard].append(position)
+        heapq.heappush(loads, (load + weights[position], shard))
+    return [sorted(part) for part in parts]
+
+
+class Sharding:
+    """Deselects the tests of other shards, and records in the JSON which part of the run this is."""
+
+    def __init__(self, config: pytest.Config, shard: Shard) -> None:
+        by = config.getoption("perf_shard_by")
+        self._shard = shard
+        self._known = seconds(config.invocation_params.dir / by) if by else {}
+        self._part: dict[str, Any] = {}
+        config.stash[BOARD].is_part = True
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        tests = [item.nodeid for item in items]
+        parts = split(tests, self._known, self._shard.of)
+        mine = parts[self._shard.nth - 1]
+        measured = [(at, tests[at]) for at in mine if measures(items[at])]
+        whole = hashlib.sha256(json.dumps([tests, parts]).encode()).hexdigest()
+        sizes = {"count": len(tests), "size": len(mine)}
+        self._part = {**self._shard._asdict(), **sizes, "whole": whole, "tests": measured}
+        chosen = set(mine)
+        config.hook.pytest_deselected(items=[item for at, item in enumerate(items) if at not in chosen])
+        items[:] = [items[at] for at in mine]
+        if hasattr(config, "workeroutput"):
+            config.workeroutput[PART] = json.dumps(self._part)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self._part = json.loads(getattr(node, "workeroutput", {}).get(PART, "null")) or self._part
+
+    @pytest.hookimpl(optionalhook=True, trylast=True)
+    def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
+        own = output_json.setdefault(SCHEMA_KEY, Block().written())
+        own |= {"shard": self._part} if self._part else {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
+        """More shards than tests is no error, where there are tests at all.
+
+        Other plugins set the exit code too: they are told, and overruled.
+        """
+        self._forgive(session)
+        done = yield
+        self._forgive(session)
+        return done
+
+    def _forgive(self, session: pytest.Session) -> None:
+        is_empty = self._part.get("count") and not self._part["size"]
+        if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and is_empty:
+            session.exitstatus = pytest.ExitCode.OK

@@ -1,0 +1,255 @@
+"""`Benchmark(trace_set, config).run_all()`: evaluate a data set from your own program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from queue import Queue
+from statistics import fmean
+from typing import Any, cast
+
+from flashinfer_bench.data import (
+    Definition,
+    Evaluation,
+    EvaluationStatus,
+    Performance,
+    Solution,
+    Trace,
+    TraceSet,
+    Workload,
+)
+from flashinfer_bench.utils import env_snapshot
+
+from pytest_flashinfer_perf.engine.timing import Timing
+from pytest_flashinfer_perf.errors import FlashinferPerfError, unknown
+from pytest_flashinfer_perf.extensions.trace_sets.config import BenchmarkConfig, EvaluationConfigError
+from pytest_flashinfer_perf.extensions.trace_sets.judge import EvaluationResult, Job, Judging
+from pytest_flashinfer_perf.extensions.trace_sets.solution import NOT_CONFIRMED
+from pytest_flashinfer_perf.files import append_whole
+from pytest_flashinfer_perf.launch.child_process import ChildProcess, Ended, StartError, cause
+from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.machine.requirements import version
+from pytest_flashinfer_perf.settings.option import DEFAULT_SEED
+
+
+class Benchmark:
+    """Evaluates a data set. Use it only for sets whose solutions you trust, since it runs their code."""
+
+    def __init__(
+        self,
+        trace_set: TraceSet,
+        config: BenchmarkConfig | None = None,
+        *,
+        device: str = "auto",
+        seed: int = DEFAULT_SEED,
+    ) -> None:
+        self._set = trace_set
+        self._config = config or BenchmarkConfig.default()
+        self._devices = devices.visible() if device == "auto" else [str(devices.find(device).torch)]
+        self._seed = seed
+        self._traces = Path(trace_set.root) / "traces" if trace_set.root is not None else None
+
+    def run_all(self, *, save_results: bool = True, resume: bool | None = None) -> TraceSet:
+        """Evaluate everything; returns a set with the same definitions, solutions and workloads, and new traces.
+
+        Each visible GPU evaluates other workloads, if `device` names none. With `resume`, which is the config's if it
+        is not given, what the set has a trace of is left out. Raises RunnerError, after everything was evaluated and
+        saved, if a solution has no trace.
+        """
+        results = self._results(save=save_results, resume=self._config.resume if resume is None else resume)
+        without = [
+            f"{job.definition.name}, {job.solution.name}: {seen}" for job, seen in results if isinstance(seen, str)
+        ]
+        if without:
+            raise RunnerError("\n".join(without))
+        traces: dict[str, list[Trace]] = {}
+        for job, trace in results:
+            traces.setdefault(job.definition.name, []).append(trace)
+        same = {name: getattr(self._set, name) for name in ("root", "definitions", "solutions", "workloads")}
+        return TraceSet(**same, traces=traces)
+
+    def _results(self, *, save: bool, resume: bool) -> list[Result]:
+        """The jobs with their traces, in the order of the set: on each device a workload at a time."""
+        known = (trace for traces in self._set.traces.values() for trace in traces)
+        done = evaluated(self._traces, known) if resume else frozenset()
+        wanted = [job for job in self._jobs() if job.identity not in done]
+        shares = [list(share) for _, share in groupby(wanted, lambda job: job.identity[:2])]
+        free: Queue[tuple[str, Runner]] = Queue()
+        with ExitStack() as runners, ThreadPoolExecutor(len(self._devices)) as pool:
+            for device in self._devices:
+                runner = Runner(isolated=self._config.use_isolated_runner, timeout=self._config.timeout_seconds)
+                runners.callback(runner.close)
+                free.put((device, runner))
+            return [result for results in pool.map(partial(self._share, free, save), shares) for result in results]
+
+    def _share(self, free: Queue[tuple[str, Runner]], save: bool, share: list[Job]) -> list[Result]:
+        """Evaluate the solutions of a workload, one after the other, on a device that has nothing else to do."""
+        device, runner = free.get()
+        try:
+            placed = [replace(job, device=device) for job in share]
+            return [(job, self._trace(job, runner.evaluate(job), save=save)) for job in placed]
+        finally:
+            free.put((device, runner))
+
+    def _trace(self, job: Job, outcome: EvaluationResult, *, save: bool) -> Trace | str:
+        """The trace, or why there is none."""
+        if outcome.status is None:
+            return f"{outcome.message}\n{outcome.log}"
+        return recorded(job, outcome, self._traces if save else None)
+
+    def _jobs(self) -> Iterator[Job]:
+        workloads = {name: [trace.workload for trace in traces] for name, traces in self._set.workloads.items()}
+        found = (self._set.definitions, workloads, self._set.solutions)
+        for job in jobs(Path(self._set.root or "."), found, self._config):
+            yield replace(job, seed=self._seed)
+
+
+Result = tuple[Job, "Trace | str"]
+Found = tuple[Mapping[str, Definition], Mapping[str, list[Workload]], Mapping[str, list[Solution]]]
+
+
+def jobs(root: Path, found: Found, config: BenchmarkConfig) -> Iterator[Job]:
+    """The jobs: each solution of each workload of each definition that the config selects."""
+    definitions, workloads, solutions = found
+    known = [solution.name for of_one in solutions.values() for solution in of_one]
+    allowed = only("definitions", config.definitions, list(definitions))
+    wanted = only("solutions", config.solutions, known)
+    for definition in (one for name, one in definitions.items() if name in allowed):
+        resolved = config.resolve_eval_config(definition)
+        for workload in workloads.get(definition.name, ()):
+            for solution in (s for s in solutions.get(definition.name, ()) if s.name in wanted):
+                yield Job(definition, workload, solution, root, resolved, tuple(config.evaluators))
+
+
+def only(what: str, named: list[str] | None, known: list[str]) -> set[str]:
+    for name in named or ():
+        if name not in known:
+            raise EvaluationConfigError(f"{what}: {unknown(name, sorted(known))}")
+    return set(known if named is None else named)
+
+
+# Run jobs in child processes, one for each job or one for all; a crash or a hang affects one job only.
+
+MOST_LOG = 64 << 10
+FOR_BOTH = 2  # the reference may take as long as the solution
+
+
+class RunnerError(FlashinferPerfError):
+    """The evaluating process did not start, or gave no trace."""
+
+
+class Runner:
+    """Starts the judge with the first job, and another one after it died."""
+
+    def __init__(self, *, isolated: bool, timeout: float) -> None:
+        self._timeout = timeout
+        self._child = ChildProcess(Judging(isolated=isolated))
+
+    def evaluate(self, job: Job) -> EvaluationResult:
+        try:
+            outcome = self._child.ask(job, FOR_BOTH * self._timeout)
+        except StartError as error:
+            raise RunnerError(f"the process that judges did not start: {error}") from None
+        match outcome:
+            case Ended(None):
+                sentence = f"the reference gave no answer within {self._timeout:g} s (timeout_seconds)"
+                outcome = EvaluationResult(None, sentence)
+            case Ended(int(status)):
+                sentence = f"the process that judges died: {cause(status)}"
+                outcome = EvaluationResult(EvaluationStatus.RUNTIME_ERROR, sentence)
+        output = self._child.output()
+        log = output if len(output) <= MOST_LOG else f"[...]\n{output[-MOST_LOG:]}"
+        return cast("EvaluationResult", replace(outcome, log=log))
+
+    def close(self) -> None:
+        self._child.close()
+
+
+# Traces: the results in the format of FlashInfer-Bench, one on a line.
+
+VERSIONS_OF = ("flashinfer-python", "cupti-python", "pytest-flashinfer-perf")
+
+
+def recorded(job: Job, outcome: EvaluationResult, folder: Path | None) -> Trace:
+    """The trace, written to the folder if there is one: behind what other processes wrote, or not at all."""
+    trace = _trace_of(job, outcome)
+    if folder is not None:
+        path: Path = folder / job.solution.author / job.definition.op_type / f"{job.definition.name}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        append_whole(path, "\n" * _has_a_torn_end(path) + trace.model_dump_json() + "\n")
+    return trace
+
+
+def _has_a_torn_end(path: Path) -> bool:
+    """Whether the last line has no end, as another program may have left it."""
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        return file.read(1) not in (b"", b"\n")
+
+
+def _trace_of(job: Job, outcome: EvaluationResult) -> Trace:
+    performance = None
+    if outcome.status == EvaluationStatus.PASSED:
+        latency, reference = latency_ms(outcome), outcome.reference_ms
+        ratio = reference / latency
+        performance = Performance(latency_ms=latency, reference_latency_ms=reference, speedup_factor=ratio)
+    evaluation = Evaluation(
+        status=outcome.status,
+        environment=_environment(job, outcome),
+        timestamp=datetime.now().astimezone().isoformat(),
+        log="\n".join(filter(None, (outcome.log.rstrip(), outcome.message))),
+        correctness=outcome.correctness,
+        performance=performance,
+    )
+    named = {"definition": job.definition.name, "solution": job.solution.name}
+    return Trace(**named, workload=job.workload, evaluation=evaluation)
+
+
+def latency_ms(outcome: EvaluationResult) -> float:
+    return 1e3 * fmean(timing.median for timing in outcome.timings)
+
+
+def _environment(job: Job, outcome: EvaluationResult) -> Any:
+    """The environment that FlashInfer-Bench records, with further versions that affect times."""
+    seen = env_snapshot(job.device)
+    libs = {**seen.libs, **{name: known for name in VERSIONS_OF if (known := version(name))}}
+    if outcome.timings:
+        libs |= {"instrument": outcome.timings[-1].instrument, "cold_l2": outcome.timings[-1].cold_l2}
+    return seen.model_copy(update={"libs": libs})
+
+
+def merged(timings: tuple[Timing, ...]) -> Timing:
+    """One timing with the samples of all trials."""
+    return replace(timings[-1], samples=tuple(sample for timing in timings for sample in timing.samples))
+
+
+def evaluated(folder: Path | None, traces: Iterable[Trace] = ()) -> frozenset[tuple[str, str, str]]:
+    """The definition, workload and solution of each trace, of these and of those in the folder."""
+    files = sorted(folder.rglob("*.jsonl")) if folder else []
+    lines = [line for file in files for line in file.read_text(errors="replace").splitlines()]
+    known = (trace for trace in (*traces, *filter(None, map(_read, lines))) if _is_settled(trace))
+    return frozenset((trace.definition, trace.workload.uuid, trace.solution or "") for trace in known)
+
+
+def _is_settled(trace: Trace) -> bool:
+    """Not where a solution was not evaluated, or where it may pass at a better time."""
+    if trace.evaluation is None:
+        return False
+    return not trace.evaluation.log.rpartition("\n")[2].startswith(NOT_CONFIRMED)
+
+
+def _read(line: str) -> Trace | None:
+    """A trace, None where a line is none: the tests of its data set say so."""
+    try:
+        return Trace.model_validate_json(line)
+    except (ValueError, TypeError, RecursionError):
+        return None

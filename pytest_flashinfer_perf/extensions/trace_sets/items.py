@@ -1,0 +1,203 @@
+"""The tests of a data set: one for each solution of each workload, and one for each file that is not valid."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import pytest
+from flashinfer_bench.data import EvaluationStatus
+
+from pytest_flashinfer_perf.engine.measure import Measurement
+from pytest_flashinfer_perf.extensions.trace_sets import benchmark, data
+from pytest_flashinfer_perf.extensions.trace_sets.benchmark import Runner
+from pytest_flashinfer_perf.extensions.trace_sets.config import BenchmarkConfig, EvaluationConfigError
+from pytest_flashinfer_perf.extensions.trace_sets.judge import EvaluationResult, Job
+from pytest_flashinfer_perf.rows.formatting import last_lines
+from pytest_flashinfer_perf.rows.row import Identity, Row, Setup
+from pytest_flashinfer_perf.session.stash import IDENTITY, measures
+from pytest_flashinfer_perf.settings.option import DEFAULT_SEED
+from pytest_flashinfer_perf.spec import flags
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.machine.devices import Device
+    from pytest_flashinfer_perf.settings.settings import Settings
+
+EVALUATED = "evaluated already: its trace is there, and resume is asked for"
+TRUST = "solutions are other people's code, which is run only with --perf-trust-solutions"
+LINES_OF_LOG = 40
+Made = tuple[str, Callable[..., None], list[pytest.MarkDecorator]]
+Evaluate = Callable[[bool, "Device"], tuple[Measurement, Callable[[Row], Row], Mapping[str, Any]]]
+
+
+class SolutionPerf(Protocol):
+    """The part of the `perf` fixture that is used here."""
+
+    def evaluated(self, evaluate: Evaluate, repeat: str) -> Measurement: ...
+
+
+class Evaluations:
+    """Shared by the tests of a session: configuration, runner, and the folder for traces."""
+
+    def __init__(self, settings: Settings, config: BenchmarkConfig) -> None:
+        self.settings = settings
+        self.config = config
+        self.runner = Runner(isolated=config.use_isolated_runner, timeout=config.timeout_seconds)
+        self.done = functools.cache(self._done)
+
+    def pytest_sessionfinish(self) -> None:
+        self.runner.close()
+
+    def _done(self, root: Path) -> frozenset[tuple[str, str, str]]:
+        """What has a trace already, if that is not to be evaluated again."""
+        return benchmark.evaluated(self.settings.trace.traces(root)) if self.config.resume else frozenset()
+
+    def outcome(self, job: Job) -> EvaluationResult:
+        """Evaluate a job, and write a trace unless it failed for reasons outside of the solution."""
+        outcome, folder = self.runner.evaluate(job), self.settings.trace.traces(job.root)
+        if outcome.status is None or folder is None:
+            return outcome
+        try:
+            benchmark.recorded(job, outcome, folder)
+        except OSError as error:
+            lost = f"{outcome.status.value}, but its trace is not written: {error}\n{outcome.message}"
+            return replace(outcome, status=None, message=lost.rstrip())
+        return outcome
+
+
+class TraceSetItems(pytest.File):
+    """Collects the tests of a data set, whose root is its path."""
+
+    def __init__(self, shared: Evaluations, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.evaluations = shared
+
+    def collect(self) -> Iterator[pytest.Function]:
+        seen: Counter[str] = Counter()
+        for name, call, marks in self._made(data.read(self.path)):
+            seen[name] += 1
+            distinct = name if seen[name] == 1 else f"{name[:-1]}-{seen[name]}]"
+            item = pytest.Function.from_parent(self, name=distinct, callobj=call)
+            for mark in marks:
+                item.add_marker(mark)
+            if not measures(item):
+                item.stash[IDENTITY] = Identity(case=distinct)
+            yield item
+
+    def _made(self, found: data.DataSet) -> list[Made]:
+        try:
+            made = [*self._problems(found), *self._missing(found), *self._jobs(found)]
+        except EvaluationConfigError as error:
+            raise self.CollectError(f"{self.path}: {error}") from error
+        if not made:
+            raise self.CollectError(f"{self.path}: no definition with a workload in it")
+        return made
+
+    def _problems(self, found: data.DataSet) -> Iterator[Made]:
+        for problem in found.problems:
+            name = _slug(str(problem.file.relative_to(self.path)))
+            yield f"problem[{name}]", _failing(problem.sentence), []
+
+    def _jobs(self, found: data.DataSet) -> Iterator[Made]:
+        seen = (found.definitions, found.workloads, found.solutions)
+        for job in benchmark.jobs(self.path, seen, self.evaluations.config):
+            marks = pytest.mark.perf(routine=job.definition.name, backend=job.solution.name, **job.axes)
+            yield _name(job), _call(self.evaluations, job, _name(job)), [marks]
+
+    def _missing(self, found: data.DataSet) -> Iterator[Made]:
+        for name in benchmark.only("definitions", self.evaluations.config.definitions, list(found.definitions)):
+            for what, of_one in (("workload", found.workloads), ("solution", found.solutions)):
+                if name not in of_one:
+                    yield f"{_slug(name)}[no_{what}]", _skipping(f"{name} has no {what} in {self.path}"), []
+
+
+def _name(job: Job) -> str:
+    axes = "-".join(f"{name}{value}" for name, value in job.workload.axes.items())
+    return f"{_slug(job.definition.name)}[{_slug(f'{job.solution.name}-{axes}-{job.workload.uuid[:8]}')}]"
+
+
+def _failing(sentence: str) -> Callable[..., None]:
+    return lambda: pytest.fail(sentence, pytrace=False)
+
+
+def _skipping(sentence: str) -> Callable[..., None]:
+    return lambda: pytest.skip(sentence)
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^\w.+=-]+", "_", name)
+
+
+def _call(evaluations: Evaluations, job: Job, name: str) -> Callable[..., None]:
+    if not evaluations.settings.trace.trust:
+        return _skipping(TRUST)
+    if job.identity in evaluations.done(job.root):
+        return _skipping(EVALUATED)
+
+    settings = evaluations.settings
+    repeat = flags.join(["pytest", f"--perf-trace-set={job.root}", "--perf-trust-solutions", "-k", name])
+    params = {"routine": job.definition.name, "backend": job.solution.name, **job.axes}
+
+    def evaluate(once: bool, device: Device) -> tuple[Measurement, Callable[[Row], Row], dict[str, Any]]:
+        fewest = {"warmup_runs": 0, "iterations": 1, "num_trials": 1} if once else {}
+        config, seed = job.config.model_copy(update=fewest), DEFAULT_SEED if settings.seed is None else settings.seed
+        asked = replace(job, config=config, seed=seed, device=str(device.torch), measuring=settings.measuring)
+        outcome = evaluations.outcome(asked)
+        return _passed(outcome, device), functools.partial(_described, asked, outcome, name, repeat), params
+
+    def evaluated(perf: SolutionPerf) -> None:
+        perf.evaluated(evaluate, repeat)
+
+    return evaluated
+
+
+def _passed(outcome: EvaluationResult, device: Device) -> Measurement:
+    """The measurement for a row; fails the test unless the solution passed."""
+    if outcome.status != EvaluationStatus.PASSED:
+        status = f"{outcome.status.value}: " if outcome.status else ""
+        log = "".join(f"| {line}\n" for line in last_lines(outcome.log, LINES_OF_LOG).splitlines())
+        pytest.fail(f"{status}{outcome.message}\n{log}", pytrace=False)
+    return Measurement(benchmark.merged(outcome.timings), device, peak_memory_bytes=outcome.peak_memory_bytes)
+
+
+def _described(job: Job, outcome: EvaluationResult, name: str, repeat: str, row: Row) -> Row:
+    """The row with the names of the solution and its definition, and with what the evaluation found."""
+    correctness = cast("Any", outcome.correctness)
+    identity = replace(
+        row.identity,
+        case=name,
+        routine=job.definition.name,
+        family=job.definition.op_type,
+        backend=job.solution.name,
+        shape="-".join(f"{axis}{value}" for axis, value in job.workload.axes.items()) or "fixed",
+        repro=repeat,
+    )
+    check = replace(
+        row.check,
+        refcheck="passed",
+        refcheck_worst_abs=_finite(correctness.max_absolute_error),
+        refcheck_worst_rel=_finite(correctness.max_relative_error),
+    )
+    return replace(row, identity=identity, check=check, setup=Setup(seed=job.seed), facts=_facts(job, outcome))
+
+
+def _facts(job: Job, outcome: EvaluationResult) -> dict[str, Any]:
+    latency, correctness = benchmark.latency_ms(outcome), cast("Any", outcome.correctness)
+    return {
+        "author": job.solution.author,
+        "workload": job.workload.uuid,
+        "latency_s": latency / 1e3,
+        "reference_latency_s": outcome.reference_ms / 1e3 if job.config.profile_baseline else None,
+        "speedup": outcome.reference_ms / latency if job.config.profile_baseline else None,
+        **{name: (correctness.extra or {}).get(name) for name in ("matched_ratio", "unchecked", "tvd")},
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,142 @@
+"""Confirm a solution's times by the clock of its judge, with calls on inputs that nobody could have seen before.
+
+The solution's process times single calls with a cold cache, by an instrument that the solution may have changed. Many
+calls in a row, which are asked for and whose answers are compared here, cannot take less than they really do.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from flashinfer_bench.data import Correctness
+from torch import Tensor
+
+from pytest_flashinfer_perf.engine.timing import Timing
+from pytest_flashinfer_perf.extensions.trace_sets.siblings import Siblings
+from pytest_flashinfer_perf.extensions.trace_sets.solution import (
+    Answer,
+    Given,
+    ImpossibleTimeError,
+    Solution,
+    Task,
+    not_confirmed,
+)
+from pytest_flashinfer_perf.rows.formatting import duration
+
+MARGIN = 0.5  # calls in a row may find the cache warm, or meet another process: a time within a factor of 2 is believed
+HOST_S = 1e-3  # of a call that no CUDA graph can hold, a GPU's time may be this much less than what the host takes
+NODE_S = 2e-6  # between two calls of a CUDA graph: of a kernel of 1.6 us, an H200 takes 3.4 us a call
+ROUNDS, COUNTS = 3, (1, 4, 16, 64, 256)  # few calls are seldom interrupted, of many a request is the smaller part
+FEWEST_ROUNDS = 2  # the answers of the second show who remembers those of the first
+LONGEST_S = 0.05
+MOST_BYTES = {True: 1 << 30, False: 64 << 20}  # of inputs, on a GPU and on a CPU
+COMPARED = 4  # answers of each round
+
+
+class Knows(Protocol):
+    """What an evaluator knows of a definition: its inputs, and which answers to them are right."""
+
+    fewest_outputs: int | None
+
+    def inputs(self, task: Task, trial: int) -> list[Any]: ...
+
+    def expected(self, task: Task, given: Given) -> Answer: ...
+
+    def judged(self, task: Task, given: Given, got: Answer, want: Answer) -> Correctness: ...
+
+
+def confirm(evaluator: Knows, task: Task, solution: Solution, timings: Sequence[Timing], siblings: Siblings) -> None:
+    """Raise an error if calls take at least twice as long as was reported, or if nobody can say what they take."""
+    calls = Calls(evaluator, task, solution, siblings)
+    busy = next((one.contention for one in timings if one.contention is not None and one.contention.is_busy), None)
+    if busy is not None:
+        calls.seconds(calls.fresh, enough=0.0)  # all rounds: who remembers answers is wrong, however long it takes
+        raise not_confirmed(busy.sentence)
+    doubt = _doubt(calls, min(timing.median for timing in timings))
+    if doubt:
+        raise ImpossibleTimeError(doubt)
+
+
+def _doubt(calls: Calls, reported: float) -> str:
+    """Why a reported time cannot be that of a call; empty if it can."""
+    seen = calls.seconds(calls.fresh, reported / MARGIN, FEWEST_ROUNDS)
+    if reported >= MARGIN * seen:
+        return ""
+    if calls.seconds(calls.repeated, MARGIN * seen) < MARGIN * seen:
+        sentence = f"a call takes {duration(seen)} for new inputs, and {duration(reported)} for those of the last call"
+        return f"remembers answers: {sentence}"
+    if calls.task.device.is_gpu:
+        captured = calls.captured_seconds(reported / MARGIN + NODE_S)
+        seen = seen - HOST_S if captured is None else captured - NODE_S
+    if reported >= MARGIN * seen:
+        return ""
+    return (
+        f"impossible time: {duration(reported)} per call by its own clock, {duration(seen)} by that of another process"
+    )
+
+
+@dataclass
+class Calls:
+    """Calls in a row, on inputs that nobody has seen and that look like each other, or on the same ones again."""
+
+    evaluator: Knows
+    task: Task
+    solution: Solution
+    siblings: Siblings
+
+    def __post_init__(self) -> None:
+        self._one = self._drawn()
+        size = sum(value.nbytes for value in self._one if isinstance(value, Tensor))
+        self._most = max(1, MOST_BYTES[self.task.device.is_gpu] // max(1, size))
+        self._count = 1
+
+    def fresh(self) -> list[Given]:
+        """New ones and their siblings, since tiny inputs have few of these; all are new where there are none."""
+        new = self._drawn()
+        return [new, *(self.siblings.of(new) if self.siblings.pairs else self._drawn() for _ in range(self._count - 1))]
+
+    def repeated(self) -> list[Given]:
+        return [self._one] * self._count
+
+    def seconds(self, contents: Callable[[], list[Given]], enough: float, fewest: int = 1) -> float:
+        """The shortest time of a call, by rounds of few and of many calls, up to one with no more than `enough`."""
+        least = math.inf
+        for done, count in enumerate(COUNTS * ROUNDS, 1):
+            self._count = max(1, min(count, self._most, math.floor(LONGEST_S / least)))
+            given = contents()
+            self.solution.give(given)
+            least = min(least, self._round(given))
+            if least <= enough and done >= fewest:
+                break
+        return least
+
+    def captured_seconds(self, enough: float) -> float | None:
+        """The same by a CUDA graph of as many calls as before; None if none can be made."""
+        if not self.solution.captured():
+            return None
+        least = math.inf
+        for _ in COUNTS * ROUNDS:
+            given = self.fresh()
+            if not self.solution.give(given):
+                return None  # another number among the arguments than was captured
+            least = min(least, self._round(given, captured=True))
+            if least <= enough:
+                break
+        return least
+
+    def _round(self, given: list[Given], *, captured: bool = False) -> float:
+        """The time of a call in a row, some of whose answers are compared, nobody can foresee which."""
+        took, answers = self.solution.answers(self.evaluator.fewest_outputs, captured=captured)
+        for at in random.SystemRandom().sample(range(len(given)), min(len(given), COMPARED)):
+            want = self.evaluator.expected(self.task, given[at])
+            self.evaluator.judged(self.task, given[at], answers[at], want)
+        return took / len(given)
+
+    def _drawn(self) -> list[Any]:
+        """Inputs from a seed that no solution can foresee."""
+        return self.evaluator.inputs(replace(self.task, seed=secrets.randbits(62)), 0)

@@ -1,0 +1,111 @@
+"""Calls that are alike become one case, and the heaviest come first.
+
+The calls of a family differ in sizes alone: in rows, requests, and the tokens of these. One of them, the leader, is
+measured for those of which every size is within a ratio of its own. If time grows with sizes, and no faster than they
+do, each of them then takes the leader's time up to that ratio; so the error of the weighted sum is at most the mean of
+the ratios, weighed by time (`error`). The whole may be off by MOST_ERROR; a family with little of it by more.
+Where time jumps from one size to the next, as it does at the tiles of a product, the bound is not one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pytest_flashinfer_perf.extensions.traffic.problem import PosedProblem
+
+MOST_ERROR = 0.02
+RATIOS = (1.0, 0.5, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05, 0.03, 0.02, 0.01, 0.0)  # a size may exceed the leader's by this
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A problem and the calls that posed it; `api` is theirs."""
+
+    api: str
+    problem: PosedProblem
+    calls: int
+
+    @property
+    def seconds(self) -> float:
+        """An estimate, of all of them."""
+        return self.calls * self.problem.seconds
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Calls that are measured by their leader, the heaviest of them."""
+
+    members: tuple[Weighed, ...]
+
+    @property
+    def leader(self) -> Weighed:
+        return self.members[0]
+
+    @property
+    def calls(self) -> int:
+        return sum(one.calls for one in self.members)
+
+    @property
+    def seconds(self) -> float:
+        return sum(one.seconds for one in self.members)
+
+    @property
+    def error(self) -> float:
+        """How far its sum may be off, in estimated seconds."""
+        return sum(one.seconds * apart(one.problem, self.leader.problem) for one in self.members)
+
+
+def apart(one: PosedProblem, other: PosedProblem) -> float:
+    """By how much the largest ratio of two sizes exceeds 1; a size of nothing counts as one."""
+    of_one, of_other = one.sizes, other.sizes
+    if of_one.keys() != of_other.keys():
+        return math.inf
+    ratios = (max(1.0, of_one[name]) / max(1.0, of_other[name]) for name in of_one)
+    return max((max(ratio, 1 / ratio) for ratio in ratios), default=1.0) - 1
+
+
+def clustered(found: Iterable[Weighed], most: float = MOST_ERROR) -> list[Cluster]:
+    """The heaviest first. Of the error that is allowed, a family leaves what it has no use for to heavier ones."""
+    families: defaultdict[tuple[object, ...], list[Weighed]] = defaultdict(list)
+    for one in found:
+        key: tuple[object, ...] = (one.api, *one.problem.fixed)
+        families[key].append(one)
+    ordered = sorted(families.values(), key=lambda family: sum(one.seconds for one in family))
+    left, made = most * sum(one.seconds for family in ordered for one in family), []
+    for nth, family in enumerate(ordered):
+        of_family = _within(family, left / (len(ordered) - nth))
+        left -= sum(cluster.error for cluster in of_family)
+        made += of_family
+    return sorted(made, key=lambda cluster: -cluster.seconds)
+
+
+def _within(family: Sequence[Weighed], allowed: float) -> list[Cluster]:
+    """By the widest ratio with which the family's sum is not further off."""
+    each = (_led(family, ratio) for ratio in RATIOS)
+    return next(made for made in each if sum(cluster.error for cluster in made) <= allowed)
+
+
+def _led(family: Sequence[Weighed], ratio: float) -> list[Cluster]:
+    left, made = sorted(family, key=lambda one: -one.seconds), []
+    while left:
+        near = [apart(one.problem, left[0].problem) <= ratio for one in left]
+        made.append(Cluster(tuple(itertools.compress(left, near))))
+        left = [one for one, is_near in zip(left, near, strict=True) if not is_near]
+    return made
+
+
+def error(clusters: Sequence[Cluster]) -> float:
+    """How far the weighted sum may be off, as a share, because leaders are measured instead of all."""
+    whole = sum(cluster.seconds for cluster in clusters)
+    return sum(cluster.error for cluster in clusters) / whole if whole else 0.0
+
+
+def covering(clusters: Sequence[Cluster], share: float, without: float = 0.0) -> int:
+    """How many of the first reach this share of the estimated time, `without` being that of calls without a case."""
+    reached = list(itertools.accumulate((cluster.seconds for cluster in clusters), initial=0.0))
+    wanted = share * (reached[-1] + without)
+    return next((count for count, seconds in enumerate(reached) if seconds >= wanted), len(clusters))

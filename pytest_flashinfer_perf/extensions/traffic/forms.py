@@ -1,0 +1,73 @@
+"""Whether the tensors of a recorded call are those of the case that would measure it, in type and layout.
+
+A template draws its inputs as it likes: it is asked for small ones. What cannot be asked, as without a GPU, is held to
+the types that the template declares.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pytest_flashinfer_perf.extensions.apis.templates import Api, Declared
+from pytest_flashinfer_perf.extensions.traffic.problem import GivenCall, NoCaseError, tensors_in
+from pytest_flashinfer_perf.spec.dtypes import TORCH
+
+Tensor = Mapping[str, Any]  # as a recording describes one
+ACTIVATIONS = ("q", "query", "q_nope", "k", "v", "a", "A", "input")  # which routines draw contiguous
+
+
+def verify(x: GivenCall, api: Api, dtype: str | None) -> None:
+    """Raises NoCaseError where the template has another type or layout than was recorded."""
+    for one in api.inputs:
+        for recorded, drawn in zip(tensors_in(x.all.get(one.argument)), _drawn(api, one, dtype), strict=False):
+            if recorded["dtype"] != drawn["dtype"]:
+                raise NoCaseError(f"{one.argument} is {recorded['dtype']}, and {drawn['dtype']} in its trace template")
+            if not _is_laid_out_alike(recorded, drawn):
+                raise NoCaseError(f"{one.argument} has another layout in memory than in its trace template")
+
+
+def strided(x: GivenCall) -> str:
+    """Which activations a routine draws contiguous that were not."""
+    return ", ".join(name for name in ACTIVATIONS if any("strides" in one for one in tensors_in(x.all.get(name))))
+
+
+def _drawn(api: Api, one: Declared, dtype: str | None) -> list[Tensor]:
+    known = _inputs(api, dtype)
+    if known is not None:
+        return list(tensors_in(known.get(one.argument)))
+    default = str(TORCH[dtype or "bfloat16"]).removeprefix("torch.")
+    return [{"tensor": [], "dtype": one.dtype or default}] if one.dims else []
+
+
+@functools.cache
+def _inputs(api: Api, dtype: str | None) -> Mapping[str, Any] | None:
+    """Those of the smallest case, as a recording describes them."""
+    import torch
+
+    from pytest_flashinfer_perf.extensions.apis import all_apis, given
+    from pytest_flashinfer_perf.extensions.traffic import arguments
+    from pytest_flashinfer_perf.spec import CannotRunError
+
+    shape = next(iter(all_apis()[api.name].tiers["smoke"]()))
+    params = type(shape.params)(**{**shape.params.as_dict(), "dtype": dtype})
+    try:
+        return arguments.described(torch, given.make(api, params, "cpu", 0).all, {})
+    except CannotRunError:
+        return None
+
+
+def _is_laid_out_alike(one: Tensor, other: Tensor) -> bool:
+    if "strides" not in one or "strides" not in other:
+        return not other["tensor"] or ("strides" in one) == ("strides" in other)
+    common = [at for at, sizes in enumerate(zip(one["tensor"], other["tensor"], strict=False)) if 1 not in sizes]
+    return [*_order(one, common)] == [*_order(other, common)]
+
+
+def _order(tensor: Tensor, dims: list[int]) -> Iterator[int]:
+    """The dimensions from the widest stride to the closest, and those that have none."""
+    strides = tensor["strides"]
+    yield from sorted((at for at in dims if strides[at]), key=lambda at: -strides[at])
+    yield -1
+    yield from (at for at in dims if not strides[at])

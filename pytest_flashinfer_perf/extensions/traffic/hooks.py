@@ -1,0 +1,119 @@
+"""Where a recorded program calls FlashInfer: its decorator, torch's graphs, and with `--time` its kernels.
+
+`inside/sitecustomize.py` starts this in each process that imports FlashInfer. It imports Python's own modules alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pytest_flashinfer_perf.engine.cupti import BUFFER_BYTES, copied
+from pytest_flashinfer_perf.extensions.traffic.graphs import MARK, Graph
+from pytest_flashinfer_perf.extensions.traffic.pieces import PieceLine
+from pytest_flashinfer_perf.extensions.traffic.recorder import CallRecorder, Function
+
+FOLDER = "FLASHINFER_PERF_RECORD"  # where pieces are written
+TIMED = "FLASHINFER_PERF_RECORD_TIME"
+LONGEST_NAME = 4096  # of kernels
+
+recorders: list[CallRecorder] = []  # of this process: one, once FlashInfer is imported
+
+
+def imported(module: Any, leaving: list[Callable[..., None]]) -> None:
+    """Hook one of the two modules that sitecustomize.py waits for, which has just been imported, or once more.
+
+    What is in `leaving` is called before the process ends, or becomes another program.
+    """
+    if module.__name__ == "flashinfer.api_logging":
+        if not recorders:
+            recorders.append(recorder := CallRecorder(module.torch, os.environ[FOLDER]))
+            hook_graphs(recorder)
+            recorder.timing = Kernels if os.environ.get(TIMED) else None
+            leaving.append(recorder.writer.leave)
+        module.flashinfer_api = decorating(recorders[0], module.flashinfer_api)
+    elif recorders and hasattr(module, "fast_decode_plan"):  # SGLang plans by it, and FlashInfer does not decorate it
+        module.fast_decode_plan = recorders[0].counted(module.fast_decode_plan, module.fast_decode_plan)
+
+
+def decorating(recorder: CallRecorder, own: Function) -> Function:
+    """FlashInfer's decorator, of which the program gets counted functions, whether it has arguments or none."""
+
+    @functools.wraps(own)
+    def flashinfer_api(func: Any = None, **options: Any) -> Any:
+        if func is None:
+            return lambda function: flashinfer_api(function, **options)
+        made = own(func, **options)
+        return recorder.counted(made, func) if inspect.isfunction(func) else made
+
+    return flashinfer_api
+
+
+def hook_graphs(recorder: CallRecorder) -> None:
+    """Know of captures and replays from the methods of torch's class, as FlashInfer's own dumps do."""
+    graphs = recorder.torch.cuda.CUDAGraph
+    begin, end, replay = graphs.capture_begin, graphs.capture_end, graphs.replay
+
+    def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        with recorder.lock:
+            recorder.capturing += 1
+            recorder.here.graph = Graph(graph)
+            recorder.graphs.append(recorder.here.graph)
+        try:
+            return begin(graph, *args, **kwargs)
+        except BaseException:
+            ended()
+            raise
+
+    def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return end(graph, *args, **kwargs)
+        finally:
+            ended()
+
+    def ended() -> None:
+        with recorder.lock:
+            recorder.here.graph, recorder.capturing = None, max(0, recorder.capturing - 1)
+
+    def replayed(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        answer = replay(graph, *args, **kwargs)
+        if (known := getattr(graph, MARK, None)) is not None:
+            recorder.replayed(known)
+        return answer
+
+    graphs.capture_begin, graphs.capture_end, graphs.replay = capture_begin, capture_end, replayed
+
+
+class Kernels:
+    """How often each kernel ran, and for how many nanoseconds. CUPTI has one user for each process."""
+
+    def __init__(self) -> None:
+        from cupti import cupti
+
+        self.cupti, self.kind = cupti, cupti.ActivityKind.CONCURRENT_KERNEL
+        self.totals: dict[str, list[int]] = {}
+        self.written = 0
+        cupti.activity_enable(self.kind)
+        cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), self.completed)
+
+    def completed(self, records: Iterable[Any]) -> None:
+        for one in copied(list(records)):
+            if one.kind == self.kind:
+                total = self.totals.setdefault(one.name[:LONGEST_NAME], [0, 0])
+                total[0] += 1
+                total[1] += one.end - one.start
+
+    def changes(self, made: list[PieceLine]) -> None:
+        """Add a line for the piece with all totals, where anything ran since the last one."""
+        self.cupti.activity_flush_all(0)
+        known = {name: (count, spent / 1e9) for name, (count, spent) in list(self.totals.items())}
+        ran = sum(count for count, _ in known.values())
+
+        def done(is_written: bool) -> None:
+            self.written = ran if is_written else self.written
+
+        if ran != self.written:
+            made.append(PieceLine({"kernels": known}, done))

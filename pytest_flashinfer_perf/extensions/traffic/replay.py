@@ -1,0 +1,180 @@
+"""A recording as cases with their weights: what is measured, in which order, and what is not, with its share.
+
+The weights are a `StepPlan` (`rows/step.py`), as those of a model's step: sum, verdict and report are made of both.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_flashinfer_perf.extensions.models.step import StepKernel, StepPlan, Traffic
+from pytest_flashinfer_perf.extensions.testlists.testlist import TestlistLine, numbered
+from pytest_flashinfer_perf.extensions.traffic import clusters, recording, translate
+from pytest_flashinfer_perf.extensions.traffic.clusters import Cluster, Weighed
+from pytest_flashinfer_perf.extensions.traffic.problem import (
+    SMALLEST_S,
+    Effort,
+    GivenCall,
+    NoCaseError,
+    PosedProblem,
+    routine_of,
+)
+from pytest_flashinfer_perf.extensions.traffic.recording import RecordedCall, Recording
+from pytest_flashinfer_perf.rows.formatting import counted
+from pytest_flashinfer_perf.spec.case import Case
+
+
+@dataclass
+class CallsWithoutCase:
+    """Calls of one API that nothing measures, for one reason."""
+
+    api: str
+    reason: str
+    calls: int = 0
+    seconds: float = 0.0  # an estimate, by the bytes of their arguments
+
+
+@dataclass(frozen=True)
+class Translated:
+    """All calls of a recording: those with a case, those without, and how far samples of lengths may mislead."""
+
+    weighed: tuple[Weighed, ...]
+    without: tuple[CallsWithoutCase, ...]
+    sampled: float = 0.0  # the standard error, in estimated seconds
+    otherwise: Mapping[str, int] = field(default_factory=dict)  # calls, by how their case differs from them
+
+
+@dataclass(frozen=True)
+class MeasuredTraffic:
+    """What a session measures of a recording, the heaviest first, and the plan that sums it up."""
+
+    entries: tuple[TestlistLine, ...]
+    plan: StepPlan
+
+
+@functools.cache
+def of_file(path: Path, cover: float = 1.0, backends: tuple[str, ...] = ()) -> MeasuredTraffic:
+    """Raises RecordingError for a file that is none."""
+    return of(recording.read(path), path.name, cover, backends)
+
+
+def of(recorded: Recording, name: str, cover: float = 1.0, backends: tuple[str, ...] = ()) -> MeasuredTraffic:
+    """By the backends of the recording, or by others: of these the fastest counts."""
+    translated = translate_all(recorded.calls)
+    found = clusters.clustered(translated.weighed)
+    count = clusters.covering(found, cover, sum(one.seconds for one in translated.without))
+    made = [(cluster, _cases(cluster.leader.problem, backends)) for cluster in found]
+    measured = made[:count]
+    kernels = [_kernel(cluster, cases) for cluster, cases in measured]
+    kernels += [_gap(one.leader.api, one.calls, f"beyond --perf-cover={cover:.0%}") for one, _ in made[count:]]
+    kernels += [_gap(one.api, one.calls, one.reason) for one in translated.without]
+    seen = {kernel.kernel: kernel.seconds for kernel in recorded.kernels}
+    runs = {kernel.kernel: kernel.count for kernel in recorded.kernels}
+    of_all = sum(call.count for call in recorded.calls)
+    facts = Traffic(seconds=recorded.head.seconds, kernels=seen, runs=runs)
+    title = f"{name}: {of_all:,} calls in {recorded.head.seconds:.1f} s"
+    said = tuple(_coverage(name, found, count, translated, recorded))
+    plan = StepPlan(name=name, title=title, kernels=tuple(kernels), coverage=said, traffic=facts)
+    return MeasuredTraffic(tuple(_entries(name, measured, translated.without, of_all)), plan)
+
+
+# From calls to problems.
+
+
+def translate_all(calls: Iterable[RecordedCall]) -> Translated:
+    weighed: dict[tuple[object, ...], Weighed] = {}
+    without: dict[tuple[str, str], CallsWithoutCase] = {}
+    variance, otherwise = 0.0, Counter[str]()
+    for call in calls:
+        each = []
+        for x, count in _samples(call):
+            api = translate.short(call.api)
+            try:
+                posed = translate.problem(x)
+            except NoCaseError as error:
+                known = without.setdefault((api, str(error)), CallsWithoutCase(api, str(error)))
+                known.calls, known.seconds = known.calls + count, known.seconds + count * Effort(x.nbytes).seconds
+                continue
+            each.append(posed.seconds)
+            if note := translate.note(x):
+                otherwise[f"{api}: {note}"] += count
+            key = (api, *posed.fixed, *sorted(posed.params.items(), key=str))
+            weighed[key] = Weighed(api, posed, count + (weighed[key].calls if key in weighed else 0))
+        if 1 < len(each) < call.count:
+            variance += call.count**2 * statistics.variance(each) / len(each) * (1 - len(each) / call.count)
+    return Translated(tuple(weighed.values()), tuple(without.values()), math.sqrt(variance), otherwise)
+
+
+def _samples(call: RecordedCall) -> Iterator[tuple[GivenCall, int]]:
+    """Each sample, with the calls that it stands for: all of them together are exactly those that were counted."""
+    kept = [sample for sample in call.samples if sample] or (None,)
+    each, more = divmod(call.count, len(kept))
+    for nth, sample in enumerate(kept):
+        if count := each + (nth < more):
+            yield GivenCall(call, sample), count
+
+
+# From problems to cases, and to the parts of the sum.
+
+
+def _cases(problem: PosedProblem, backends: Sequence[str]) -> list[Case]:
+    routine = routine_of(problem.routine)
+    asked = (routine.backend_named(name) for name in backends or (problem.backend,))
+    return [problem.case(name) for name in dict.fromkeys(one.name for one in asked if one is not None)]
+
+
+def _kernel(cluster: Cluster, cases: Sequence[Case]) -> StepKernel:
+    """With one backend, rows of another one do not count."""
+    problem, api = cluster.leader.problem, cluster.leader.api
+    if not cases:
+        return _gap(api, cluster.calls, f"{problem.routine} has none of the backends that are asked for")
+    only = {"backend": cases[0].backend_name} if len(cases) == 1 else {}
+    asked = {"routine": problem.routine, **only, **problem.params}
+    shape = f"{problem.routine}/{cases[0].shape.id}"
+    return StepKernel(name=api, count=cluster.calls, problems=(asked,), cases=(shape,))
+
+
+def _gap(api: str, calls: int, reason: str) -> StepKernel:
+    return StepKernel(name=api, count=calls, gap=reason)
+
+
+def _entries(
+    name: str, measured: Iterable[tuple[Cluster, list[Case]]], without: Iterable[CallsWithoutCase], calls: int
+) -> Iterator[TestlistLine]:
+    """A case once, whichever calls it stands for; then what has none, as entries that skip."""
+    cases = {(one.routine.name, one.backend_name, one.params): one for _, of_one in measured for one in of_one}
+    found = [TestlistLine(f"{case.routine.name}[{case.id}]", case, where=name) for case in cases.values()]
+    for one in without:
+        sentence = f"{one.api}, {one.calls / calls:.1%} of the calls: {one.reason}"
+        found.append(TestlistLine(f"without-a-case[{one.api}]", missing=sentence, where=name))
+    yield from numbered(found)
+
+
+def _coverage(
+    name: str, found: Sequence[Cluster], count: int, translated: Translated, recorded: Recording
+) -> Iterator[str]:
+    """The first line has the shares of calls and of estimated time; the others what the sum does not say, and why."""
+    calls = max(1, sum(call.count for call in recorded.calls))
+    whole = sum(one.seconds for one in found) + sum(one.seconds for one in translated.without) or SMALLEST_S
+    measured, beyond = found[:count], found[count:]
+    of_calls, of_time = sum(one.calls for one in measured) / calls, sum(one.seconds for one in measured) / whole
+    cases = f"{counted(len(measured), 'case')} for {of_calls:.1%} of the calls, {of_time:.1%} of their time"
+    yield f"{name}: {cases} as it is estimated"
+    off = [f"alike calls share a case: their sum is within {clusters.error(measured):.2%}"]
+    off += [f"lengths are samples: +- {translated.sampled / whole:.2%}"] if translated.sampled else []
+    yield f"  {'; '.join(off)}"
+    if beyond:
+        share = sum(one.seconds for one in beyond) / whole
+        yield f"  beyond --perf-cover: {counted(len(beyond), 'case')}, {share:.1%} of the time"
+    for what, count_of in translated.otherwise.items():
+        yield f"  measured otherwise ({count_of / calls:.1%} of the calls): {what}"
+    for one in sorted(translated.without, key=lambda one: -one.calls):
+        yield f"  without a case: {one.api} ({one.calls / calls:.1%} of the calls): {one.reason}"
+    if recorded.head.dropped:
+        yield f"  not recorded: {counted(recorded.head.dropped, 'call')}"

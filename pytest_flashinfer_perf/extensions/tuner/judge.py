@@ -1,0 +1,218 @@
+"""What a report finds: choices that break a limit or cannot be used, and what became worse since an earlier report."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from pytest_flashinfer_perf.extensions.tuner.found import (
+    DEFAULT,
+    TUNE,
+    CaseFound,
+    LeftOut,
+    TacticFound,
+    Transfer,
+    TunerFinding,
+)
+from pytest_flashinfer_perf.gate.thresholds import Thresholds
+from pytest_flashinfer_perf.rows.formatting import counted
+
+FINE, FOUND, INCOMPLETE = 0, 1, 2
+LIMITS = {"max_regret", "max_flips"}
+OTHERWISE = {
+    "answer": "the tuner answers with another tactic",
+    "eager": "other kernels",
+    "graph": "other kernels in a graph",
+}
+
+
+def findings(cases: Sequence[CaseFound], limits: Thresholds) -> Iterator[TunerFinding]:
+    for case in cases:
+        asked = limits.fields(case.glob_names)
+        for way, name in grouped(case):
+            yield from _of_way(case, way, name, asked.get("max_regret"))
+        if (most := asked.get("max_flips")) is not None:
+            yield from _of_flips(case, most)
+        if asked.keys() & LIMITS and (untimed := sum(one.state == "untimed" for one in case.tactics)):
+            sentence = f"{counted(untimed, 'tactic')} of {len(case.tactics)} had no turn: raise --budget"
+            yield TunerFinding("UNJUDGED", case.case, sentence)
+        yield from _of_replays(case)
+        yield from _of_questions(case)
+    idle = limits.without_match([name for case in cases for name in case.glob_names])
+    for glob, entry in limits.entries:
+        if glob in idle and entry.keys() & LIMITS:
+            yield TunerFinding("NOTE", glob, "[thresholds] has limits for it, and it fits no case that was raced")
+
+
+def _of_flips(case: CaseFound, most: float) -> Iterator[TunerFinding]:
+    if not case.tunes:
+        yield TunerFinding("UNJUDGED", case.case, f"max_flips = {most:g}: no fresh process tuned it: raise --tunes")
+    if case.flips > most:
+        sentence = f"max_flips = {most:g}: fresh tunes land in {case.flips + 1} sets that can be told apart"
+        yield TunerFinding("FAIL", case.case, sentence)
+
+
+def grouped(case: CaseFound) -> list[tuple[str, str]]:
+    """Ways with the tactic of each; fresh tunes that took the same one are told together."""
+    others = [(way, name) for way, name in case.ways.items() if not way.startswith(TUNE)]
+    each = Counter(case.tunes).most_common()
+    return [*others, *((f"tuned, {number} of {len(case.tunes)}", name) for name, number in each)]
+
+
+def outside(case: CaseFound) -> int:
+    """How many fresh tunes took a tactic that is not among the best."""
+    return sum(name not in case.best for name in case.tunes)
+
+
+def _of_way(case: CaseFound, way: str, name: str, most: float | None) -> Iterator[TunerFinding]:
+    seen = case.tactic(name)
+    if seen is None:
+        return
+    if seen.why and not seen.is_unfit:
+        yield TunerFinding("NOTE", case.case, f"{way} takes {name}: {seen.why}")
+    if seen.is_unfit:
+        yield TunerFinding("FAIL", case.case, f"{way} takes {name}, which is {seen.state}: {seen.why}")
+    elif most is not None and seen.regret is None:
+        yield TunerFinding("UNJUDGED", case.case, f"max_regret = {100 * most:g}%: what {name} costs is not known")
+    elif most is not None and seen.regret and seen.regret.high > most:
+        sentence = f"max_regret = {100 * most:g}%: {way} takes {name}, {seen.regret.sentence}"
+        why_not = _why_not_sure(seen, most)
+        yield TunerFinding("NOTE" if why_not else "FAIL", case.case, f"{sentence}{why_not}")
+
+
+def _why_not_sure(seen: TacticFound, most: float) -> str:
+    """Why a limit is not surely broken: by the lower bound, or as the SM clock was lower while this one was timed."""
+    if seen.regret is not None and seen.regret.low <= most:
+        return ", which may be less"
+    if seen.regret_in_cycles is not None and seen.regret_in_cycles.seen <= most:
+        return f", but {seen.regret_in_cycles.sentence} in SM cycles: the clock was lower meanwhile"
+    return ""
+
+
+def _of_replays(case: CaseFound) -> Iterator[TunerFinding]:
+    for way, seen in case.replayed.items():
+        for name, sentence in OTHERWISE.items():
+            if getattr(seen, name) is False:
+                kernels = f": {seen.difference}" if seen.difference and name != "answer" else ""
+                yield TunerFinding("FAIL", case.case, f"{way}, replayed: {sentence} than was timed{kernels}")
+    if case.written is False:
+        yield TunerFinding("FAIL", case.case, "the cache file that was written leads to none of its best tactics")
+
+
+def _of_questions(case: CaseFound) -> Iterator[TunerFinding]:
+    if case.untuned:
+        yield TunerFinding("NOTE", case.case, f"{', '.join(case.untuned)}: no entry covers it, the default is taken")
+    for question in case.questions:
+        for rounded in question.rounded:
+            yield TunerFinding("NOTE", case.case, f"{question.op}: {rounded}")
+        for broken in question.broken:
+            sentence = f"{question.op}: lists no tactics, {broken}"
+            yield TunerFinding("NOTE" if len(case.tactics) > 1 else "UNJUDGED", case.case, sentence)
+
+
+def exit_code(cases: Sequence[CaseFound], left_out: Sequence[LeftOut], found: Sequence[TunerFinding]) -> int:
+    """1 if a way to choose is too slow or wrong, 2 if something failed or was not judged, or nothing was looked at."""
+    if any(one.fails for one in found):
+        return FOUND
+    failed = any(one.outcome == "failed" for one in left_out) or any(one.verdict == "UNJUDGED" for one in found)
+    return INCOMPLETE if failed or not cases else FINE
+
+
+def grown(
+    cases: Sequence[CaseFound], left_out: Sequence[LeftOut], before: Sequence[CaseFound], limits: Thresholds
+) -> Iterator[TunerFinding]:
+    """Against an earlier report: defaults whose regret grew, and what vanished: runners, tactics and cases."""
+    earlier = {case.case: case for case in before}
+    for left in left_out:
+        if left.case in earlier:
+            yield TunerFinding("UNJUDGED", left.case, f"it was raced in --base, and is left out here: {left.why}")
+    if before and not any(case.case in earlier for case in cases):
+        yield TunerFinding("UNJUDGED", "--base", "it has none of these cases")
+    for case in cases:
+        old = earlier.get(case.case)
+        if old is None:
+            continue
+        if len({(one.device, one.instrument, one.cuda_graph) for one in (old, case)}) > 1:
+            yield TunerFinding("NOTE", case.case, "not compared: --base was measured elsewhere or in another way")
+            continue
+        yield from _worse(case, old, limits.named(case.glob_names).in_log(best_s(old)))
+        yield from _vanished(case, old)
+        yield from _lost(case, old)
+        yield from _no_longer_rounded(case, old)
+
+
+def _worse(case: CaseFound, old: CaseFound, threshold: float) -> Iterator[TunerFinding]:
+    """A default whose regret surely grew by more than the gate's threshold.
+
+    The bounds are those of one process. Between two of identical code a tactic's level differs by up to 2 %:
+    evidence/tuner-h200-0.7.2.md.
+    """
+    now, then = (one.regret(one.ways[DEFAULT]) for one in (case, old))
+    if now and then and math.log1p(now.low) - math.log1p(then.high) > threshold:
+        as_fast = abs(math.log(best_s(case) / best_s(old))) <= threshold
+        best = "though the best is as fast" if as_fast else "of another best"
+        sentence = f"the default's regret grew from {then.sentence} to {now.sentence}, {best}"
+        yield TunerFinding("SLOWER", case.case, sentence)
+
+
+def _vanished(case: CaseFound, old: CaseFound) -> Iterator[TunerFinding]:
+    for what, names in (("runner", _runners), ("tactic", _offered)):
+        gone = sorted(names(old) - names(case))
+        if gone:
+            more = f" and {len(gone) - 3} more" * (len(gone) > 3)
+            sentence = f"vanished since: {counted(len(gone), what)}, {', '.join(gone[:3])}{more}"
+            yield TunerFinding("NOTE", case.case, sentence)
+
+
+def _lost(case: CaseFound, old: CaseFound) -> Iterator[TunerFinding]:
+    """Those of the best that cannot be chosen any more."""
+    for now in filter(None, map(case.tactic, old.best)):
+        if now.is_unfit:
+            what = "fails" if now.state == "fails" else "is wrong"
+            yield TunerFinding("NOTE", case.case, f"{now.tactic} was among the best, and now {what}: {now.why}")
+
+
+def _no_longer_rounded(case: CaseFound, old: CaseFound) -> Iterator[TunerFinding]:
+    """Of sizes between the tuner's buckets; what is so now is told of the case itself."""
+    gone = {one.op: set(one.rounded) for one in old.questions}
+    for question in case.questions:
+        for sentence in sorted(gone.get(question.op, set()).difference(question.rounded)):
+            yield TunerFinding("NOTE", case.case, f"no longer as in --base, {question.op}: {sentence}")
+
+
+def _runners(case: CaseFound) -> set[str]:
+    return {runner for question in case.questions for runner in question.runners}
+
+
+def _offered(case: CaseFound) -> set[str]:
+    """The answers to each question, as which of them were combined depends on their times."""
+    return {answer for one in case.tactics for answer in one.tactic.split("; ")}
+
+
+def best_s(case: CaseFound) -> float:
+    """The median of the fastest, in seconds; infinite where nothing could be timed."""
+    best = case.tactic(case.best[0]) if case.best else None
+    return statistics.median(best.seconds) if best else float("inf")
+
+
+def transfers(cases: Sequence[CaseFound]) -> list[Transfer]:
+    """What one case's best tactic costs in another that differs in one parameter: a size, or how tokens are routed."""
+    made = []
+    for here in cases:
+        for there in cases:
+            flag = _differing(here, there)
+            regret = there.regret(here.best[0]) if flag and here.best else None
+            if flag and regret and regret.low > 0:
+                made.append(Transfer(here.case, there.case, flag, regret))
+    return sorted(made, key=lambda one: -one.regret.seen)
+
+
+def _differing(here: CaseFound, there: CaseFound) -> str | None:
+    """The one parameter in which two cases of a routine and backend differ."""
+    if (here.routine, here.backend) != (there.routine, there.backend):
+        return None
+    both = here.params.keys() | there.params.keys()
+    differing = [name for name in both if here.params.get(name) != there.params.get(name)]
+    return differing[0] if len(differing) == 1 else None

@@ -1,0 +1,124 @@
+"""The pytest plugin of a process that tunes or races (`-p`): cases are selected as usual, and looked at one by one.
+
+What it finds is written line by line, so that a tactic that kills the process costs no more than itself: whoever
+started the process starts it again, and says which tactic to leave out.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_flashinfer_perf.engine import autotune, one_case
+from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
+from pytest_flashinfer_perf.extensions.tuner import contest, search, tactics
+from pytest_flashinfer_perf.extensions.tuner.contest import NO_GPU, OTHER_INPUTS, SpoiledError
+from pytest_flashinfer_perf.extensions.tuner.search import NOTHING_TO_CHOOSE, TuneJob
+from pytest_flashinfer_perf.files import read_json
+from pytest_flashinfer_perf.machine import builds, garbage, provenance
+from pytest_flashinfer_perf.session import time_limit
+from pytest_flashinfer_perf.session.setup import STDERR
+from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, case_of
+from pytest_flashinfer_perf.spec.case import Case
+
+PLUGIN = __name__
+SPOILED = {NO_GPU: 86, OTHER_INPUTS: 87}  # exit codes of a process in which no other tactic can be timed
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tuner-job", metavar="FILE", type=Path)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    job = TuneJob(**read_json(config.getoption("tuner_job")))
+    config.pluginmanager.register(TunerLoop(config, job), "flashinfer-perf-tuner-loop")
+
+
+class TunerLoop:
+    """Replaces pytest's loop over tests; the device is found before, by the hooks of the plugin itself."""
+
+    def __init__(self, config: pytest.Config, job: TuneJob) -> None:
+        self._config = config
+        self._job = job
+
+    @cached_property
+    def _limit(self) -> time_limit.Limit | None:
+        """Asked for with the first case: the plugin's own hooks may have joined only when that was collected."""
+        seconds = self._config.getoption("perf_timeout")
+        return time_limit.Limit(seconds, self._config.stash[STDERR]) if seconds else None
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        if session.testsfailed:  # pytest itself reports collection errors
+            return None
+        found = ((item.nodeid, case) for item in session.items if (case := case_of(item)) is not None)
+        cases = {_untuned(case): (test, case) for test, case in found}.values()
+        if not cases:
+            raise pytest.UsageError("no tuner to look at: these arguments select no test with a case")
+        self._verify()
+        known = {**provenance.versions(), "gpu_uuid": self._config.stash[DEVICE].uuid}
+        versions = {name: v and str(v) for name, v in known.items()}
+        self._job.say("begins", versions=versions, cases=[case.identity.case for _, case in cases])
+        try:
+            for test, case in cases:
+                if case.identity.case not in self._job.done:
+                    self._one(test, case)
+        except SpoiledError as error:
+            os._exit(SPOILED[str(error)])
+        self._job.say("end")
+        return True
+
+    def _verify(self) -> None:
+        """What would be no answer of any case."""
+        if self._config.stash[SETTINGS].checking.refcheck != "on":
+            raise pytest.UsageError("tune-report checks every tactic and times it: leave out --perf-refcheck")
+        try:
+            if self._job.tune == tactics.V2:
+                tactics.autotune_v2()
+            if self._job.cache and not self._job.tune:
+                autotune.verify(self._job.cache, tune=False)
+        except FlashinferPerfError as error:
+            raise pytest.UsageError(str(error)) from error
+
+    def _one(self, test: str, case: Case) -> None:
+        """A case ends with a line, whatever happens to it; a part of it that takes too long ends the process."""
+        job, name, device = self._job, case.identity.case, self._config.stash[DEVICE]
+        job.say("starts", case=name)
+        try:
+            with self._limit.of_one() if self._limit else nullcontext():
+                found = self._looked_at(test, case)
+        except SpoiledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the other cases have tactics too
+            contest.verify_alive(device, error)
+            found = {"outcome": "failed", "why": in_one_line(error)}
+        device.give_back_memory()
+        job.say("case", case=name, **found)
+
+    def _looked_at(self, test: str, case: Case) -> dict[str, Any]:
+        settings, device = self._config.stash[SETTINGS], self._config.stash[DEVICE]
+        if reason := one_case.obstacle(case, device, settings.max_memory):
+            return {"outcome": "skipped", "why": reason}
+        builds.watch()
+        if device.is_gpu:
+            garbage.freeze_imports()
+        if self._job.tune:
+            unchecked = replace(settings.checking, refcheck="off")
+            target = one_case.prepared(case, settings.measuring, unchecked, device, tuned=False).target
+            return {"picked": asdict(tactics.tuned(target, self._job.tune, str(self._job.cache)))}
+        found = search.look_at(case, settings, device, self._job)
+        if found is None:
+            return {"outcome": "skipped", "why": NOTHING_TO_CHOOSE}
+        return {"found": asdict(replace(found, test=test))}
+
+
+def _untuned(case: Case) -> tuple[Any, ...]:
+    """What a case and the same one with --autotune have in common: here both are asked untuned."""
+    options = replace(case.options, autotune=False)
+    params = {name: value for name, value in case.params.as_json().items() if name != "autotune"}
+    return case.routine.name, case.backend_name, repr(params), case.seed, options

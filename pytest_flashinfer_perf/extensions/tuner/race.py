@@ -1,0 +1,146 @@
+"""Time many tactics in rounds, interleaved, within a budget: those that are surely slower leave the race early.
+
+A tactic is dropped only if it is surely slower than the fastest, at a risk that is shared by all looks and all tactics,
+so the best one stays with the confidence of the report. What has to be known in any case is never dropped.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.extensions.tuner.sets import Contestants
+
+FIRST_LOOK, MOST_ROUNDS = 2, 24
+ENOUGH = 0.005  # all that is left and all that is asked for are known this well: another round changes nothing
+BUDGET_IS_UP = "the budget was up before its turn"
+
+
+class UnfitError(FlashinferPerfError):
+    """A tactic cannot take part: its answer is wrong, or it fails to run. `kind` is its state in the report."""
+
+    def __init__(self, kind: Literal["wrong", "fails"], reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
+class Lap(NamedTuple):
+    """A tactic's seconds in one round, and the SM clock meanwhile, where it is known."""
+
+    seconds: float
+    ghz: float | None = None
+
+
+@dataclass
+class Lane:
+    """A tactic in a race: its laps by round, its state once it is out of the race, and why it is."""
+
+    name: str
+    laps: dict[int, Lap] = field(default_factory=dict)
+    state: Literal["", "slower", "wrong", "fails", "untimed"] = ""
+    why: str = ""
+
+    @property
+    def times(self) -> dict[int, float]:
+        return {nth: lap.seconds for nth, lap in self.laps.items()}
+
+    @property
+    def cycles(self) -> dict[int, float]:
+        """Time multiplied by the SM clock, by which a tactic is not slower because the card was."""
+        return {nth: lap.seconds * lap.ghz for nth, lap in self.laps.items() if lap.ghz}
+
+
+Timed = Callable[[str], Lap]
+
+
+@dataclass
+class Race:
+    """Lanes by name, over one or several stages of a search. `kept` stay to the end, whatever they cost."""
+
+    kept: Collection[str]
+    rounds: Iterator[Timed]
+    tick_s: float = 0.0
+    lanes: dict[str, Lane] = field(default_factory=dict)
+    round: int = 0
+    order: random.Random = field(default_factory=lambda: random.Random(0))  # noqa: S311 - only an order
+
+    def run(self, names: Sequence[str], left: Callable[[], float]) -> Contestants:
+        """Race these and the kept ones until enough is known, or until no seconds are `left`.
+
+        One round says nothing of its noise. So what has a turn in the first one has another, for which time is kept.
+        """
+        for name in (*names, *self.kept):
+            self.lanes.setdefault(name, Lane(name))
+        asked = dict.fromkeys((*self.kept, *names))
+        running = [name for name in asked if self.lanes[name].state in ("", "slower")]
+        for nth in range(1, MOST_ROUNDS + 1):
+            running = self._one_round(running, left)
+            if nth >= FIRST_LOOK and (self._is_enough(running := self._look(running)) or left() <= 0):
+                break
+        return self.field
+
+    def _one_round(self, running: list[str], left: Callable[[], float]) -> list[str]:
+        """Each once, in an order of its own, so that no tactic always follows the same one."""
+        self.round += 1
+        timed, fit, half = next(self.rounds), [], left() / 2
+        for name in self.order.sample(running, len(running)):
+            lane = self.lanes[name]
+            if left() <= half and not lane.times and name not in self.kept:
+                lane.state, lane.why = "untimed", BUDGET_IS_UP
+                continue
+            try:
+                lane.laps[self.round] = timed(name)
+                fit.append(name)
+            except UnfitError as error:
+                fit += self._back_again() if lane.laps else []
+                lane.state, lane.why, lane.laps = error.kind, str(error), {}
+        return list(dict.fromkeys(fit))
+
+    def _back_again(self) -> list[str]:
+        """Those that left as slower than one that is out of the race itself now."""
+        left = {name: lane for name, lane in self.lanes.items() if lane.state == "slower"}
+        for lane in left.values():
+            lane.state, lane.why = "", ""
+        return list(left)
+
+    def _look(self, running: list[str]) -> list[str]:
+        """Drop what is surely slower than the fastest of those that run."""
+        if len(running) < 2:
+            return running
+        seen = self._field(running)
+        for name in running:
+            if name not in self.kept and seen.is_slower(name, looks=MOST_ROUNDS):
+                lane = self.lanes[name]
+                slower = seen.effect(seen.fastest, name)
+                share = f"{100 * slower.change:.1f} %" if slower else "surely"
+                lane.state, lane.why = "slower", f"dropped after {len(lane.times)} rounds: {share} behind"
+        return [name for name in running if not self.lanes[name].state or name in self.kept]
+
+    def _is_enough(self, running: Sequence[str]) -> bool:
+        """Whether what is left can be told apart or hardly differs, and what is asked for is known well enough."""
+        if len(running) < 2:
+            return True
+        seen = self._field(running)
+        regrets = map(seen.regret, running)  # until one of them is not known well enough
+        return all(one is not None and (one.high - one.low) / (1 + one.seen) <= 2 * ENOUGH for one in regrets)
+
+    def _field(self, names: Sequence[str]) -> Contestants:
+        return Contestants({name: self.lanes[name].times for name in names}, tick_s=self.tick_s)
+
+    @property
+    def field(self) -> Contestants:
+        """All that ran, with what was dropped."""
+        ran = [name for name, lane in self.lanes.items() if lane.times]
+        out = frozenset(name for name in ran if self.lanes[name].state == "slower")
+        return Contestants({name: self.lanes[name].times for name in ran}, out, self.tick_s)
+
+    @property
+    def field_in_cycles(self) -> Contestants | None:
+        """The same in SM cycles; None where some of them are not known."""
+        ran = [lane for lane in self.lanes.values() if lane.laps]
+        if not ran or any(len(lane.cycles) < len(lane.laps) for lane in ran):
+            return None
+        return Contestants({lane.name: lane.cycles for lane in ran}, self.field.out)

@@ -1,0 +1,250 @@
+"""The tactics among which FlashInfer's tuner chooses for a call: list them, and have the call use one of them.
+
+A call asks the tuner once or several times (`cutlass_fused_moe` asks for each of its two products). What is known of a
+question comes from FlashInfer's public hooks: `choose_one` asks, `get_valid_tactics` lists, `autotune` tunes and loads.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_flashinfer_perf.engine import autotune
+from pytest_flashinfer_perf.engine.autotune import Choice
+from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
+from pytest_flashinfer_perf.extensions.tuner import buckets
+from pytest_flashinfer_perf.extensions.tuner.found import TUNERS
+from pytest_flashinfer_perf.machine import capability, patches
+from pytest_flashinfer_perf.machine.patches import Function
+
+V1, V2 = TUNERS
+
+
+class TacticError(FlashinferPerfError):
+    """A call does not offer the tactic that it was to use."""
+
+
+@dataclass(frozen=True)
+class Tactic:
+    """An answer to each question of a call, by the name of the operation that asks."""
+
+    answers: tuple[tuple[str, Choice], ...]
+
+    @property
+    def name(self) -> str:
+        """Runner and tactic, with the operation in front where a call asks more than once."""
+        if len(self.answers) == 1:
+            return self.answers[0][1].sentence
+        return "; ".join(f"{op.rpartition('::')[2]}: {choice.sentence}" for op, choice in self.answers)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What the tuner answers to a call; without an entry for each question, which covers the call, by default."""
+
+    tactic: Tactic
+    is_covered: bool
+
+
+@dataclass(frozen=True)
+class TunerQuestion:
+    """What a call asks the tuner: an operation, the answer without tuning, and the answers that runners list.
+
+    `broken` has a sentence for each runner that fails to list; `rounded` says which sizes are tuned as other ones.
+    """
+
+    op: str
+    default: Choice
+    listed: tuple[Choice, ...]
+    broken: tuple[str, ...] = ()
+    rounded: tuple[str, ...] = ()
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The listed ones and the default, which a runner need not list."""
+        return tuple(dict.fromkeys((self.default, *self.listed)))
+
+
+def questions(call: Callable[[], object]) -> tuple[TunerQuestion, ...]:
+    """What the call asks the tuner when nothing is tuned. An operation that asks again is listed once."""
+    buckets.tuner().clear_cache()
+    seen: dict[str, TunerQuestion] = {}
+
+    def wrapped(ask: Function) -> Function:
+        def choose_one(custom_op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
+            runner, tactic = ask(custom_op, runners, tuning_config, inputs, **kwargs)
+            with patches.tuner_wrapped("choose_one", lambda _: ask):  # a runner may ask for its parts to list: no call
+                listed, broken = _listed(runners, inputs)
+            rounded = tuple(buckets.rounded(buckets.specs(tuning_config, inputs), runners, inputs))
+            answer = Choice(_name(runner, runners), tactic)
+            seen.setdefault(custom_op, TunerQuestion(custom_op, answer, listed, broken, rounded))
+            return runner, tactic
+
+        return choose_one
+
+    with patches.tuner_wrapped("choose_one", wrapped):
+        _run(call, seen)
+    return tuple(seen.values())
+
+
+def _run(call: Callable[[], object], seen: Mapping[str, object]) -> None:
+    """Have the call ask. A default that raises is one tactic of the race, if what it answers is seen by then."""
+    try:
+        call()
+    except Exception:
+        if not seen:
+            raise
+
+
+def _name(runner: Any, runners: Sequence[Any]) -> str:
+    """The runner's class, with a number for the second of its class that a call offers."""
+    before = itertools.takewhile(lambda one: one is not runner, runners)
+    nth = 1 + sum(type(one) is type(runner) for one in before)
+    return type(runner).__name__ + f"#{nth}" * (nth > 1)
+
+
+def default(asked: Sequence[TunerQuestion]) -> Tactic:
+    return Tactic(tuple((question.op, question.default) for question in asked))
+
+
+def _listed(runners: Sequence[Any], inputs: Sequence[Any]) -> tuple[tuple[Choice, ...], tuple[str, ...]]:
+    """What each runner lists for inputs of just this size; a runner that raises is named, not lost."""
+    found: dict[Choice, None] = {}
+    broken = []
+    for runner in runners:
+        name = _name(runner, runners)
+        try:
+            found |= {Choice(name, tactic): None for tactic in runner.get_valid_tactics(inputs, _profile(inputs))}
+        except Exception as error:  # noqa: BLE001 - whatever it raises
+            broken.append(f"{name}: {in_one_line(error)}")
+    return tuple(found), tuple(broken)
+
+
+def _profile(inputs: Sequence[Any]) -> Any:
+    library = importlib.import_module("flashinfer.autotuner")
+    shapes = [[library.StaticDim(size) for size in shape] for shape in buckets.shapes(inputs)]
+    return library.OptimizationProfile(shapes, [None] * len(shapes))
+
+
+def using(tactic: Tactic) -> AbstractContextManager[None]:
+    """Calls use this tactic, as they would if the tuner had chosen it. Raises TacticError if they do not offer it."""
+    wanted = dict(tactic.answers)
+
+    def choose_one(custom_op: str, runners: Any, *_others: Any, **_kwargs: Any) -> tuple[Any, Any]:
+        choice = wanted.get(custom_op)
+        offered = (runner for runner in runners if choice and _name(runner, runners) == choice.runner)
+        runner = next(offered, None)
+        if choice is None or runner is None:
+            raise TacticError(f"{custom_op} does not offer {choice.sentence if choice else 'a tactic that was listed'}")
+        return runner, choice.tactic
+
+    return patches.tuner_wrapped("choose_one", lambda _: choose_one)
+
+
+def chosen(call: Callable[[], object], *, cache: str | None = None) -> Chosen:
+    """What the tuner answers to the call by itself: untuned, or with a cache file loaded.
+
+    The tuner keeps what it loaded, so that calls that follow are replays.
+    """
+    autotune.prepare(lambda: None, tune=False, cache=cache)
+    return _answers(call)
+
+
+def tuned(call: Callable[[], object], tuner: str, cache: str) -> Chosen:
+    """What the tuner answers after it has tuned the call's own sizes afresh; `autotune` writes the cache file."""
+    buckets.tuner().clear_cache()
+    v1: Any = importlib.import_module("flashinfer.autotuner").autotune
+    tunes = v1(True, cache=cache) if tuner == V1 else autotune_v2()(mode="tune", persistent_cache=False)
+    with tunes, _offering(lambda _op, _name, listed: listed):
+        _answers(call)
+    return _answers(call)
+
+
+def autotune_v2() -> Callable[..., AbstractContextManager[None]]:
+    """FlashInfer's second tuner, which 0.7 has as an experiment. Its files are left alone: they stay attached."""
+    found: Any = getattr(importlib.import_module("flashinfer"), V2, None)
+    if found is None or not capability.accepts(found, "persistent_cache"):
+        raise TacticError(f"this flashinfer has no {V2}: use --tuner={V1}, or flashinfer 0.7.2")
+    return found  # type: ignore[no-any-return]
+
+
+def _answers(call: Callable[[], object]) -> Chosen:
+    """The call itself is given the default, as what the tuner answers may fail."""
+    seen: dict[str, Choice] = {}
+    hits: list[bool] = []
+
+    def answered(ask: Function) -> Function:
+        def choose_one(custom_op: str, runners: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+            runner, tactic = ask(custom_op, runners, *args, **kwargs)
+            seen[custom_op] = Choice(_name(runner, runners), tactic)
+            return runners[0], -1
+
+        return choose_one
+
+    def wrapped(search: Function) -> Function:
+        def search_cache(*args: Any, **kwargs: Any) -> Any:
+            found = search(*args, **kwargs)
+            hits.append(bool(found[0]))
+            return found
+
+        return search_cache
+
+    with (
+        patches.tuner_wrapped("choose_one", answered),
+        patches.tuner_wrapped("search_cache", wrapped),
+    ):
+        _run(call, seen)
+    return Chosen(Tactic(tuple(seen.items())), bool(hits) and all(hits))
+
+
+def product(base: Tactic, among: dict[str, Sequence[Choice]]) -> list[Tactic]:
+    """Every combination of these answers, with the base's answers to other questions."""
+    combined = (dict(base.answers) | dict(zip(among, them, strict=True)) for them in itertools.product(*among.values()))
+    return [Tactic(tuple(answers.items())) for answers in combined]
+
+
+def write(call: Callable[[], object], best: Tactic, cache: str) -> None:
+    """Add the tactic to a cache file, as FlashInfer writes it: its tuner runs, and is offered no other tactic."""
+    wanted = dict(best.answers)
+    buckets.tuner().clear_cache()
+    with (
+        importlib.import_module("flashinfer.autotuner").autotune(True, cache=cache),
+        _offering(lambda op, name, _: [wanted[op].tactic] if name == wanted[op].runner else []),
+    ):
+        call()
+
+
+Offer = Callable[[str, str, list[Any]], list[Any]]
+
+
+def _offering(offer: Offer) -> AbstractContextManager[None]:
+    """The tuner is offered these tactics, by operation, runner and what it lists, in the call's bucket alone.
+
+    Other buckets than the one of this call are offered none, and so take no time and get no entry.
+    """
+
+    def wrapped(ask: Function) -> Function:
+        def choose_one(custom_op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> Any:
+            specs = buckets.specs(tuning_config, inputs)
+            here = buckets.of(specs, buckets.shapes(inputs))
+
+            def limited(lists: Function) -> Function:
+                def get_valid_tactics(runner: Any, inputs: Any, profile: Any) -> list[Any]:
+                    """The last profile has the call's own size, and is kept as the bucket this one is rounded to."""
+                    is_here = buckets.of(specs, profile.get_opt_shapes()) == here
+                    return offer(custom_op, _name(runner, runners), lists(runner, inputs, profile)) if is_here else []
+
+                return get_valid_tactics
+
+            with ExitStack() as stack:  # of the classes: the tuner takes a runner's own attributes for its identity
+                for kind in {type(runner) for runner in runners}:
+                    stack.enter_context(patches.wrapped_of(kind, "get_valid_tactics", limited))
+                return ask(custom_op, runners, tuning_config, inputs, **kwargs)
+
+        return choose_one
+
+    return patches.tuner_wrapped("choose_one", wrapped)

@@ -1,0 +1,85 @@
+"""The hooks by which an extension adds to this plugin, beside pytest's own.
+
+An extension is a module with functions of these names: a folder of `extensions/`, or what another package names by an
+entry point of the group `flashinfer_perf`. It is a plugin of pytest too, so that files become tests by
+`pytest_collect_file`, a result is written by `pytest_sessionfinish` and a marker is registered by `pytest_configure`.
+It is loaded where an option, an argument or a test asks for more than plain tests, and by each command. What it imports
+is `pytest_flashinfer_perf.api`, inside its functions where that is heavy. docs/extend.md is written along an example.
+
+Types are named as text alone: every session of pytest imports this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.cli.command import Command
+    from pytest_flashinfer_perf.rows.row import Row
+    from pytest_flashinfer_perf.rows.run_file import Run
+    from pytest_flashinfer_perf.settings.option import Option
+    from pytest_flashinfer_perf.spec.case import Case
+    from pytest_flashinfer_perf.spec.routine import AnyRoutine
+
+
+# What can be asked for.
+
+
+@pytest.hookspec
+def pytest_perf_options() -> Mapping[str, Sequence[Option]]:  # type: ignore[empty-body]
+    """Options, by the question that they answer, which is their group in `pytest --help`."""
+
+
+@pytest.hookspec
+def pytest_perf_markers() -> Sequence[str]:  # type: ignore[empty-body]
+    """Markers of tests, as lines of pytest's ini file have them: name, arguments and what they do."""
+
+
+@pytest.hookspec
+def pytest_perf_commands() -> Sequence[Command]:  # type: ignore[empty-body]
+    """Commands of `flashinfer-perf`."""
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_perf_argument(path: Path) -> bool | None:
+    """Whether this file or folder among pytest's arguments is one that the extension collects."""
+
+
+@pytest.hookspec
+def pytest_perf_paths(config: pytest.Config) -> Sequence[Path]:  # type: ignore[empty-body]
+    """The tests that options of the extension ask for, where no argument names any."""
+
+
+# Which cases there are, and what becomes of one.
+
+
+@pytest.hookspec
+def pytest_perf_routines() -> Iterable[AnyRoutine]:  # type: ignore[empty-body]
+    """Routines beside those of the suite. This imports torch."""
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_perf_cases(config: pytest.Config, routine: AnyRoutine) -> Sequence[Case] | None:
+    """The cases of this routine, where options of the extension ask for others than those of its tiers."""
+
+
+# What is told of rows, and written.
+
+
+@pytest.hookspec
+def pytest_perf_row_parts() -> Mapping[str, type]:  # type: ignore[empty-body]
+    """The dataclass of each field of a row that is the extension's: it is read and written by its types."""
+
+
+@pytest.hookspec
+def pytest_perf_terminal(config: pytest.Config, rows: Sequence[Row]) -> Iterable[str]:  # type: ignore[empty-body]
+    """Lines below the table of a session."""
+
+
+@pytest.hookspec
+def pytest_perf_sections(runs: Sequence[Run]) -> Iterable[str]:  # type: ignore[empty-body]
+    """Lines of Markdown below the tables of a report."""

@@ -1,0 +1,130 @@
+"""Find the extensions and load them, where a session or a command asks for more than plain tests.
+
+They are the folders of `extensions/` and what other packages name by an entry point. Nothing else knows where they are:
+without that folder the rest works as it does with it. Every session of pytest imports this module.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import pkgutil
+import shlex
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_flashinfer_perf import hookspecs
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.settings.option import Option
+
+ENTRY_POINTS = "flashinfer_perf"  # the group in which other packages name theirs
+FOLDER = "pytest_flashinfer_perf.extensions"
+PREFIX = "flashinfer-perf-"  # of their names as plugins
+HELPING = ("-h", "--help", "--markers", "--strict", "--strict-markers")  # all of these want to know what there is
+LOADED = f"{PREFIX}extensions"
+OURS = "perf"  # in an option, or in the source of a test
+
+
+class Loaded:
+    """Says among the plugins of a session that all extensions are there."""
+
+
+def modules() -> Iterator[tuple[str, ModuleType]]:
+    """Each extension by its name; other packages' come last."""
+    from importlib import metadata, util
+
+    if util.find_spec(FOLDER) is not None:
+        for one in pkgutil.iter_modules(importlib.import_module(FOLDER).__path__):
+            yield one.name, importlib.import_module(f"{FOLDER}.{one.name}")
+    for entry in metadata.entry_points(group=ENTRY_POINTS):
+        yield entry.name, entry.load()
+
+
+def register(manager: pytest.PytestPluginManager) -> None:
+    """Load them all, once. pytest's hooks of a plugin that joins late begin with the next one."""
+    if not is_done(manager):
+        manager.register(Loaded(), LOADED)
+        for name, module in modules():
+            if not manager.is_blocked(f"{PREFIX}{name}"):
+                manager.register(module, f"{PREFIX}{name}")
+
+
+def is_done(manager: pytest.PytestPluginManager) -> bool:
+    return bool(manager.hasplugin(LOADED))
+
+
+@functools.cache
+def manager() -> pytest.PytestPluginManager:
+    """All extensions, for a command, which has no session of pytest."""
+    own = pytest.PytestPluginManager()
+    own.add_hookspecs(hookspecs)
+    register(own)
+    return own
+
+
+def options(manager: pytest.PytestPluginManager) -> dict[str, list[Option]]:
+    """Those of all extensions, by the question that they answer."""
+    found: dict[str, list[Option]] = {}
+    for of_one in reversed(manager.hook.pytest_perf_options()):
+        for question, declared in of_one.items():
+            found.setdefault(question, []).extend(declared)
+    return found
+
+
+def markers(manager: pytest.PytestPluginManager) -> list[str]:
+    return [marker for of_one in reversed(manager.hook.pytest_perf_markers()) for marker in of_one]
+
+
+# Whether a session asks for them.
+
+
+def is_asked(config: pytest.Config, own: Collection[str]) -> bool:
+    """Whether its command line or its settings speak of this plugin, or it is one that explains itself.
+
+    A worker of xdist has its controller's values: of `own` options, and of others if extensions are loaded there.
+    """
+    if any(name.startswith("perf_") and name not in own for name in vars(config.option)):
+        return True
+    words = [*config.invocation_params.args, *shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *_of_ini(config)]
+    return any(OURS in word or word in HELPING for word in map(str, words)) or any(map(_may_be_data, words))
+
+
+def _of_ini(config: pytest.Config) -> list[str]:
+    try:
+        return list(config.getini("addopts"))
+    except (KeyError, ValueError):  # a plugin that is loaded before pytest has read its file
+        return ["--perf"]
+
+
+def _may_be_data(word: object) -> bool:
+    """Whether an argument names a file that is no Python, or a folder without any: these may be an extension's."""
+    path = Path(str(word).partition("::")[0])
+    if str(word).startswith("-") or not path.exists():
+        return False
+    return path.suffix != ".py" if path.is_file() else not any(path.glob("*.py"))
+
+
+def speaks_of_us(test_file: Path) -> bool:
+    """Whether a test file can have a fixture or a marker of this plugin."""
+    try:
+        return OURS.encode() in test_file.read_bytes()
+    except OSError:
+        return False
+
+
+def join_late(config: pytest.Config) -> None:
+    """Load the extensions in a session whose command line has none of their options: each has its default."""
+    if is_done(config.pluginmanager):
+        return
+    for marker in markers(manager()):
+        config.addinivalue_line("markers", marker)
+    for declared in options(manager()).values():
+        for option in declared:
+            setattr(config.option, option.dest, option.fresh_default)
+    register(config.pluginmanager)

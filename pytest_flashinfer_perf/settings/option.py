@@ -1,0 +1,168 @@
+"""An option, declared once: for all parsers that have it, with what its value may be and what becomes of it elsewhere.
+
+Every session of pytest imports this module, whether it has a case or not: it imports no other of this package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+DEFAULT_SEED = 42
+FINDINGS = Path(".hypothesis", "perf-findings")
+GPU_WORKERS = "perf_gpu_workers"  # in an ini file
+LONGEST_LIMIT_S = 1e9  # the longest time that faulthandler accepts
+
+
+class Child(Enum):
+    """What the processes that a session starts, to compile, to confirm or as ranks, do with an option of that session.
+
+    It selects tests or says how they are measured (SAME); it is told to each child anew (OWN); it selects a part of the
+    tests, of which the child that compiles them is told (PART); or the session alone does it, once (NONE).
+    """
+
+    SAME, OWN, PART, NONE = range(4)
+
+
+@dataclass(frozen=True)
+class Option:
+    """Its name, the keywords that argparse and pytest take for it, and what becomes of its value.
+
+    `reads` if it names files that are read; `writes` names any file in the folder that it names, "" for that file.
+    """
+
+    name: str
+    keywords: Mapping[str, Any]
+    child: Child = Child.SAME
+    reads: bool = False
+    writes: str | None = None
+    may_be_empty: bool = False
+
+    @property
+    def default(self) -> Any:
+        return self.keywords.get("default", False if self.keywords.get("action") == "store_true" else None)
+
+    @property
+    def fresh_default(self) -> Any:
+        """One of its own for each session: values of options that are repeated are added to it."""
+        return list(self.default) if isinstance(self.default, list) else self.default
+
+    @property
+    def dest(self) -> str:
+        """The attribute of pytest's options that has its value."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+    def add_by(self, add: Callable[..., object]) -> None:
+        """`add` is argparse's `add_argument` or pytest's `addoption`."""
+        add(self.name, **self.keywords)
+
+
+def option(
+    name: str,
+    *,
+    child: Child = Child.SAME,
+    reads: bool = False,
+    writes: str | None = None,
+    may_be_empty: bool = False,
+    **keywords: Any,
+) -> Option:
+    return Option(name, keywords, child, reads, writes, may_be_empty)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a value may be: a test, its words, and how to read a value from text; as argparse's `type` it does so."""
+
+    words: str
+    allows: Callable[[Any], bool]
+    read: Callable[[str], Any]
+
+    def __call__(self, text: str) -> Any:
+        try:
+            value = self.read(text)
+        except (ValueError, OverflowError):
+            value = None
+        if value is None or not self.allows(value):
+            raise argparse.ArgumentTypeError(self.refusal(text))
+        return value
+
+    def refusal(self, value: object) -> str:
+        return f"must be {self.words}, got {value!r}"
+
+
+def whole(least: int) -> Bound:
+    return Bound(f"a whole number of at least {least}", lambda value: _is_whole(value) and value >= least, _digits)
+
+
+def one_of(*names: str) -> Bound:
+    return Bound(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names, str)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _digits(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+def is_finite(value: Any) -> bool:
+    """Whether it is a number, in Python's sense and not a truth value, that a float can hold, and at least 0."""
+    is_number: bool = isinstance(value, Real) and not isinstance(value, bool)
+    return is_number and 0 <= value <= sys.float_info.max
+
+
+def _percentage(text: str) -> float | None:
+    return float(text[:-1]) / 100 if text.endswith("%") else None
+
+
+SHARE = Bound("a percentage above 0 and up to 100, as 95%", lambda value: 0 < value <= 1, _percentage)
+SECONDS = Bound("a finite number of seconds of at least 0", is_finite, float)
+SEED = Bound("a whole number of at most 64 bits", lambda value: _is_whole(value) and -(2**63) <= value < 2**64, int)
+
+LIMIT = Bound("a number of seconds, 0 for no limit", lambda value: 0 <= value <= LONGEST_LIMIT_S, float)
+GIB = Bound("a number of GiB above 0", lambda value: 0 < value < math.inf, float)
+NAME = Bound("letters, digits and . _ + -", lambda text: re.fullmatch(r"[\w.+-]+", text) is not None, str)
+FOLDER = Bound("an existing folder", lambda text: Path(text).is_dir(), str)
+
+
+def file(text: str) -> str:
+    if text and Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is a folder: name its files, as --perf-testlist={text}/FILE")
+    return text
+
+
+# Options by which verdicts are made, of pytest and of the commands that compare files.
+
+STRICT = option(
+    "--perf-gate-strict", child=Child.NONE, action="store_true", help="Exit with 2 if a verdict is AMBIGUOUS."
+)
+ALLOW = option(
+    "--perf-gate-allow",
+    child=Child.NONE,
+    may_be_empty=True,
+    metavar="A,B",
+    default="",
+    help="Do not exit with 2 for these: cases that are missing, deselected or invalid, or another GPU, driver or "
+    "setting. An unknown name lists those that there are. Default: none.",
+)
+JUDGED = (STRICT, ALLOW)
+
+# Of the options that choose cases, the one whose value has a form of its own.
+
+COVER = option(
+    "--perf-cover",
+    metavar="SHARE%",
+    type=SHARE,
+    default=1.0,
+    help="Of a recording (traffic.jsonl), run the heaviest cases until they cover this share of the time of the "
+    "recorded calls, as it is estimated. Default: 100%%.",
+)

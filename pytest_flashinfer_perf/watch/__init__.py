@@ -1,1 +1,0 @@
-"""Runs of many nights, in a branch to which they are published, as a site and as alarms."""

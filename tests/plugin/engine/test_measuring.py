@@ -1,0 +1,274 @@
+"""How a call is timed: by options of the run, by a marker, or for one call; what the row says was asked for."""
+
+import argparse
+import asyncio
+import concurrent.futures
+import functools
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from own_calls import drawn, seen
+
+from pytest_flashinfer_perf import Measuring, check_answer
+from pytest_flashinfer_perf.engine.instruments import InstrumentError
+from pytest_flashinfer_perf.engine.refusals import CallError
+from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
+from pytest_flashinfer_perf.settings.settings import BOUNDS, CHOICES, MeasuringError
+
+GEMM = "--routine mm_bf16 --m 4 --n 16 --k 32 --backends torch"
+CHOICE, WHOLE = "must be one of ", "must be a whole number of at least "
+SECONDS = "must be a finite number of seconds of at least 0"
+REFUSED = [
+    *(({"cold_l2": value}, f"{CHOICE}rotate, flush, none") for value in ("rot",)),
+    *(({"cuda_graph": value}, f"{CHOICE}auto, on, off") for value in ("yes", True)),
+    *(({"instrument": value}, f"{CHOICE}auto, cupti, events, wall") for value in ("foo", None)),
+    *(({"peaks": value}, f"{CHOICE}measured, datasheet") for value in ("x",)),
+    *(({"iters": value}, f"{WHOLE}1") for value in (0, -1, True, 2.0)),
+    *(({"warmup": value}, f"{WHOLE}0") for value in (-1, 0.5)),
+    *(({"max_time": value}, SECONDS) for value in (math.nan, math.inf, -1, "abc", None)),
+    *(({"plant": value}, SECONDS) for value in (-1,)),
+]
+
+
+@pytest.mark.parametrize(("fields", "sentence"), REFUSED)
+def test_what_no_option_takes_nothing_else_takes(fields, sentence):
+    [(name, value)] = fields.items()
+    for made in (
+        lambda: Measuring(**fields),
+        lambda: seen(torch.neg, drawn(8), measuring=fields),
+        lambda: Measuring().changed_by(fields),
+    ):
+        with pytest.raises(MeasuringError) as refused:
+            made()
+        assert str(refused.value) == f"{name} {sentence}, got {value!r}"
+    assert issubclass(MeasuringError, ValueError)
+
+
+@given(st.sampled_from(sorted(BOUNDS)), st.text() | st.integers().map(str) | st.floats().map(str))
+def test_text_and_value_are_judged_alike(name, text):
+    """By the option's own type, and in Python by the value that it reads."""
+    option, refused = argparse.ArgumentParser(exit_on_error=False), None
+    option.add_argument("--x", type=BOUNDS[name])
+    try:
+        value = option.parse_args([f"--x={text}"]).x
+        assert getattr(Measuring(**{name: value}), name) == value
+    except argparse.ArgumentError as error:
+        refused = error.message
+    assert refused in (None, BOUNDS[name].refusal(text))
+
+
+def test_numbers_of_other_libraries_are_numbers():
+    assert Measuring(iters=np.int64(3), max_time=np.float64(0.5)).iters == 3
+    assert all(Measuring(**{name: choice}) for name, choices in CHOICES.items() for choice in choices)
+
+
+def test_options_say_the_same(session):
+    of_64_bits = "must be a whole number of at most 64 bits"
+    for option, sentence in (
+        ("--perf-cold-l2=rot", "must be one of rotate, flush, none, got 'rot'"),
+        ("--perf-iters=0", "must be a whole number of at least 1, got '0'"),
+        ("--benchmark-max-time=nan", "--benchmark-max-time: must be a finite number of seconds of at least 0, got nan"),
+        ("--perf-seed=x", f"{of_64_bits}, got 'x'"),
+        (f"--perf-case={GEMM} --random_seed {10**20}", f"{of_64_bits}, got '{10**20}'"),
+    ):
+        done = session(option, test_own="def test_own(perf): pass")
+        assert (done.code, sentence in done.err) == (pytest.ExitCode.USAGE_ERROR, True)
+    seeds = (f"--perf-case={GEMM} --random_seed {seed}" for seed in (2**64 - 1, -(2**63)))
+    assert session(*seeds).outcomes["passed"] == 2
+    with pytest.raises(FlashinferPerfError, match=f"^seed {of_64_bits}, got {10**20}"):
+        check_answer("mm_bf16", "torch", mm_bf16.params(m=4, n=16, k=32), seed=10**20)
+
+
+def test_a_graph_on_a_cpu_is_an_error_and_not_left_out():
+    with pytest.raises(InstrumentError, match=r"^--perf-cuda-graph=on needs an NVIDIA GPU, this run is on the CPU$"):
+        seen(torch.neg, drawn(8), measuring={"cuda_graph": "on"})
+
+
+def test_calls_that_are_asked_for_are_made_even_if_placements_do_not_fit(monkeypatch):
+    from pytest_flashinfer_perf.engine import placements
+
+    monkeypatch.setattr(placements, "fits", lambda *_: False)
+    assert len(seen(torch.neg, drawn(8), measuring={"iters": 20}).samples) == 20
+
+
+PER_CALL = """
+import pytest, torch
+from pytest_flashinfer_perf import Measuring
+
+X = torch.ones(64)
+
+def kernel(x, iters=None, cold_l2=None):
+    assert (iters, cold_l2) in ((None, None), (3, "mine"))
+    return -x
+
+def test_run(perf): perf.time(kernel, X)
+def test_call(perf): perf.time(kernel, X, iters=3, cold_l2="mine", measuring={"iters": 7, "cold_l2": "flush"})
+def test_whole(perf): perf.time(kernel, X, measuring=Measuring(iters=6, warmup=3))
+
+@pytest.mark.perf_measuring(iters=8, warmup=3)
+class TestMarked:
+    def test_class(self, perf): perf.time(kernel, X)
+    @pytest.mark.perf_measuring(iters=9, max_time=0.25)
+    @pytest.mark.benchmark(max_time=0.5)
+    def test_nearer(self, perf): perf.time(kernel, X)
+    def test_nearest(self, perf): perf.time(kernel, X, measuring={"iters": 5, "peaks": "datasheet"})
+
+@pytest.mark.perf_measuring(iters=4, warmup=1)
+@pytest.mark.perf_cases("mm_bf16", "--m 4 --n 16 --k 32")
+def test_case(perf, case): perf(case)
+"""
+
+
+def test_a_call_or_a_test_is_timed_as_it_says(session):
+    run = ("--perf-device=cpu", "--perf-iters=2", "--perf-warmup=1", "--perf-cold-l2=none", "--perf-backends=torch")
+    done = session(*run, quick=False, test_own=PER_CALL)
+    infos = {name: (row["stats"]["rounds"], row["extra_info"]) for name, row in done.rows.items()}
+    assert {name: (rounds, info["warmups"], info["cold_l2"]) for name, (rounds, info) in infos.items()} == {
+        "test_run": (2, 1, "none"),
+        "test_call": (7, 1, "flush"),
+        "test_whole": (6, 3, "rotate"),
+        "test_class": (8, 3, "none"),
+        "test_nearer": (9, 3, "none"),
+        "test_nearest": (5, 3, "none"),
+        "test_case[m4-n16-k32-torch]": (4, 1, "none"),
+    }
+    assert session(*run, "--benchmark-disable").outcomes == {"passed": 7}
+
+
+WRONG_HOW = """
+import pytest, torch
+from pytest_flashinfer_perf import Measuring
+
+X = torch.ones(4)
+
+def test_value(perf): perf.time(torch.neg, X, measuring={"iters": 0})
+def test_name(perf): perf.time(torch.neg, X, measuring={"iter": 3})
+def test_kind(perf): perf.time(torch.neg, X, measuring=3)
+def test_work(perf): perf.time(torch.neg, X, flops=True)
+@pytest.mark.perf_measuring(cold="none")
+def test_marked(perf): perf.time(torch.neg, X)
+@pytest.mark.perf_measuring(Measuring())
+def test_marked_whole(perf): perf.time(torch.neg, X)
+"""
+SAID = (
+    "iters must be a whole number of at least 1, got 0",
+    "measuring: unknown name 'iter', did you mean iters? known are instrument, cuda_graph, cold_l2, peaks, iters,",
+    "measuring must be a Measuring, or a dictionary of its fields, got 3",
+    "flops must be a finite number of at least 0, got True",
+    "measuring: unknown name 'cold', did you mean cold_l2? known are ",
+    "perf_measuring takes names and values, as in iters=20, got Measuring(",
+)
+
+
+def test_what_no_call_can_be_told_fails_its_test_in_a_sentence(session):
+    done = session(test_own=WRONG_HOW)
+    assert done.outcomes == {"failed": 6}
+    assert "dataclasses.py" not in done.out
+    assert [sentence for sentence in SAID if sentence not in done.out] == []
+
+
+SWALLOWING = """
+import contextlib, pytest, torch
+
+X = torch.ones(4)
+
+def broken(x): raise LookupError("of my kernel")
+
+def test_wrong(perf):
+    with pytest.raises(BaseException): perf.time(torch.neg, X, reference=lambda: X)
+def test_raised(perf):
+    with pytest.raises(LookupError): perf.time(broken, X)
+def test_asked(perf):
+    with contextlib.suppress(ValueError): perf.time(torch.neg, X, flops=-1)
+@pytest.mark.perf_cases("mm_bf16", "--m 4 --n 16 --k 32 --autotune")
+def test_skip(perf, case):
+    with contextlib.suppress(BaseException): perf(case)
+def test_skipped_then(perf):
+    with contextlib.suppress(BaseException): perf.time(broken, X)
+    pytest.skip("not here")
+def test_twice(perf):
+    perf.time(torch.neg, X)
+    with pytest.raises(RuntimeError): perf.time(torch.neg, X)
+"""
+
+
+def test_a_failure_that_a_test_swallows_is_its_failure_and_unmeasured(session):
+    done = session("--perf-backends=torch", test_own=SWALLOWING)
+    assert done.outcomes == {"failed": 4, "skipped": 1, "passed": 1}
+    said = "nothing was measured, and the test went on after the failure of perf, which must end it: "
+    for why in ("wrong answer: output 0: 4 elements differ", "of my kernel", "flops must be", "torch has "):
+        assert said + why in done.out
+    assert list(done.rows) == ["test_twice"]
+    left = {one["test"].partition("::")[2].partition("[")[0] for one in done.document["flashinfer_perf"]["unmeasured"]}
+    assert left == {"test_wrong", "test_raised", "test_asked", "test_skip", "test_skipped_then"}
+
+
+async def later(x):
+    return -x
+
+
+async def each_later(x):
+    yield -x
+
+
+LAZY = {
+    "coroutine": later,
+    "generator": lambda x: (-x for _ in "a"),
+    "async_generator": each_later,
+    "map": lambda x: map(torch.neg, [x]),
+    "list_iterator": lambda x: {"answers": [iter([x])]},
+    "Future": lambda _x: concurrent.futures.Future(),
+    "function": lambda x: lambda: -x,
+    "partial": lambda x: functools.partial(torch.neg, x),
+    "tensor without data": lambda x: x.to("meta"),
+}
+
+
+@pytest.mark.parametrize("kind", LAZY)
+def test_a_call_that_puts_its_work_off_is_refused(kind):
+    x, calls = drawn(8), []
+
+    def stops(x):
+        calls.append(1)
+        return -x if len(calls) < 3 else LAZY[kind](x)
+
+    for call in (LAZY[kind], stops):
+        for more in ({}, {"reference": lambda: -x}, {"out": torch.empty(8)}):
+            calls.clear()
+            with pytest.raises(CallError, match=f"^the call returned a {kind}, and computed nothing yet: time what"):
+                seen(lambda x, call=call, **_out: call(x), x, **more)
+
+
+def test_what_is_run_is_timed():
+    x = drawn(8)
+    assert seen(lambda x: asyncio.run(later(x)), x, reference=lambda: -x).samples
+    assert seen(lambda x: list(LAZY["generator"](x)), x, reference=lambda: -x).samples
+
+
+SCRIPT = """
+import sys
+import torch
+from pytest_flashinfer_perf import measure
+
+def loaded(*names):
+    print([name for name in names if name in sys.modules])
+
+x = torch.ones(8)
+seen = measure(torch.neg, (x,), reference=-x, bytes=2 * x.nbytes, measuring={"iters": 2})
+assert (len(seen.samples), seen.checks[0].rule) == (2, "")
+loaded("pytest_flashinfer_perf.routines", "pytest_flashinfer_perf.extensions.models", "pytest_benchmark")
+from pytest_flashinfer_perf.engine import describe, one_case
+loaded("pytest", "_pytest", *(f"pytest_flashinfer_perf.{room}" for room in ("ranks", "session", "plugin")))
+"""
+
+
+def test_a_script_that_measures_loads_neither_pytest_nor_what_only_a_session_needs():
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n[]\n"

@@ -1,0 +1,186 @@
+"""Upstream's lines as APIs: its flags translated, or a sentence."""
+
+import re
+import shlex
+
+import pytest
+import torch
+import upstream_parsers
+from derived_cases import case, cases, inputs
+
+from pytest_flashinfer_perf.engine import one_case
+from pytest_flashinfer_perf.engine.one_case import check_answer
+from pytest_flashinfer_perf.extensions.apis.special_cases import LINES as SPECIAL_LINES
+from pytest_flashinfer_perf.extensions.apis.special_cases import LineSpecial
+from pytest_flashinfer_perf.extensions.testlists import testlist
+from pytest_flashinfer_perf.routines import upstream
+from pytest_flashinfer_perf.spec.routine import CannotRunError
+
+LINES = """
+rmsnorm --batch_size 32 --hidden_size 8192 --input_dtype float16 --enable_pdl
+    -> norm.rmsnorm batch_size=32 hidden_size=8192 dtype=float16 arguments=enable_pdl=True
+apply_rope --batch_size 16 --seq_len 64 --num_qo_heads 8 --num_kv_heads 2 --head_dim 64
+    -> rope.apply_rope nnz=1024 num_q_heads=8 num_k_heads=2 head_dim=64 dtype=float16
+softmax --batch_size 4 --vocab_size 128
+    -> sampling.softmax batch_size=4 arguments=enable_pdl=False
+top_k_ragged_transform --batch_size 4 --num_rows 8
+    -> topk.top_k_ragged_transform num_rows=8 max_len=4096 k=50
+top_k_page_table_transform --batch_size 4 --top_k 64
+    -> topk.top_k_page_table_transform num_rows=4 batch_size=4 max_len=4096 max_pages_per_seq=4096 k=64
+apply_rope_with_cos_sin_cache --batch_size 2 --seq_len 8 --num_qo_heads 8 --num_kv_heads 2 --head_dim 64 --input_dtype
+    bfloat16 --interleave
+    -> rope.apply_rope_with_cos_sin_cache nnz=16 arguments=is_neox=False num_q_heads_x_head_size=512 dtype=bfloat16
+gated_delta_rule_decode --batch_size 4 --state_layout nontranspose
+    -> gdn_decode.gated_delta_rule_decode batch_size=4
+gated_delta_rule_decode --batch_size 4
+    -> gdn_decode.gated_delta_rule_decode_pretranspose batch_size=4
+selective_state_update --batch_size 4 --nheads 8 --dim 64 --dstate 64 --cache_steps 2 --has_z --state_dtype float32
+    --input_dtype bfloat16
+    -> mamba.selective_state_update.selective_state_update nheads=8 ngroups=8 cache_steps=2 has_z=True
+    state_dtype=float32 dtype=None
+gated_delta_rule_mtp --batch_size 4 --state_dtype bfloat16
+    -> gdn_decode.gated_delta_rule_decode_pretranspose batch_size=4 seq_len=2 state_dtype=bfloat16
+rmsnorm --batch_size 4 --num_heads 8 --hidden_size 64
+    -> norm.rmsnorm batch_size=4 num_heads=8 hidden_size=64
+rope_quantize_fp8 --batch_size 2 --seq_len 8 --num_qo_heads 8 --num_kv_heads 2 --head_dim 128
+    -> rope.rope_quantize_fp8 nnz=16 num_k_heads=2 rope_dim=128 rotary_dim=128 no_rope_dim=0
+mla_rope_quantize_fp8 --batch_size 2 --seq_len 8 --num_qo_heads 8 --num_kv_heads 8 --head_dim 192 --no_rope_dim 64
+    -> rope.mla_rope_quantize_fp8 num_q_heads=8 rope_dim=128 rotary_dim=128 no_rope_dim=64
+rope_quantize_fp8_append_paged_kv_cache --batch_size 2 --seq_len 8 --num_qo_heads 8 --num_kv_heads 2 --head_dim 128
+    --rotary_dim 32 --kv_layout HND
+    -> rope.rope_quantize_fp8_append_paged_kv_cache rope_dim=32 no_rope_dim=96 kv_layout=HND
+fused_dit_layernorm --batch_size 2 --hidden_size 7680 --dit_mode residual_scale_shift
+    -> norm.fused_dit_residual_layernorm_scale_shift batch_size=2 num_rows=7680
+top_k --batch_size 4 --vocab_size 128 --top_k 5 --input_dtype bfloat16
+    -> topk.top_k batch_size=4 vocab_size=128 top_k=5 dtype=bfloat16
+top_k_sampling_from_probs --batch_size 4 --vocab_size 128 --top_k 5 --refcheck -vv
+    -> sampling.top_k_sampling_from_probs batch_size=4 vocab_size=128 arguments=top_k=5,seed=42,offset=0
+    probabilities=uniform
+"""
+
+
+@pytest.mark.parametrize("entry", re.split(r"\n(?! )", LINES.strip()))
+def test_a_line_of_upstreams_is_that_api(entry):
+    line, _, expected = entry.partition("->")
+    name, *known = expected.split()
+    [one, *_] = cases(f"--routine {line}")
+    assert one.routine.name == f"flashinfer.{name}"
+    for field, _, value in (one.partition("=") for one in known):
+        assert str(getattr(one.params, field)) == value, field
+
+
+def test_a_samplers_probabilities_are_upstreams_in_its_lines_and_the_templates_in_others():
+    line = "top_p_renorm_probs --batch_size 2 --vocab_size 5000"
+    ours, theirs = case(f"--api flashinfer.sampling.{line}"), case(f"--routine {line}")
+    assert (ours.params.probabilities, theirs.params.probabilities) == (None, "uniform")
+    drawn = [inputs(one.routine, one.params, 3).call["probs"] for one in (ours, theirs)]
+    assert all(torch.allclose(probs.sum(-1), torch.ones(2), atol=1e-4) for probs in drawn)
+    largest = [float(probs.max() * 5000) for probs in drawn]
+    assert largest[0] > 5
+    assert 1.9 < largest[1] < 2.1
+
+
+@pytest.mark.parametrize("routine", ["rmsnorm_quant", "fused_add_rmsnorm_quant"])
+def test_a_lines_scale_is_a_tensor_as_in_upstreams_script(routine):
+    """Of a number FlashInfer would make a tensor in each call, which takes ten times as long as the kernel."""
+    one = case(f"--routine {routine} --batch_size 2 --hidden_size 64 --scale 2.5")
+    scale = inputs(one.routine, one.params).call["scale"]
+    assert isinstance(scale, torch.Tensor)
+    assert scale.item() == 2.5
+
+
+def test_an_api_without_probabilities_cannot_draw_others():
+    one = case("--api flashinfer.norm.rmsnorm --batch_size 4 --probabilities uniform")
+    with pytest.raises(CannotRunError, match="is given no probabilities: leave out --probabilities"):
+        inputs(one.routine, one.params)
+
+
+SAMPLERS = {
+    *("sampling_from_probs", "top_k_sampling_from_probs", "top_p_sampling_from_probs", "min_p_sampling_from_probs"),
+    *("top_k_renorm_probs", "top_p_renorm_probs", "top_k_top_p_sampling_from_probs", "chain_speculative_sampling"),
+}
+
+
+def test_every_sampler_of_upstreams_answers_for_its_probabilities():
+    for name in SAMPLERS:
+        one = case(f"--routine {name} --batch_size 64 --vocab_size 500")
+        assert one.params.probabilities == "uniform"
+        check_answer(one.routine, "torch", one.params, device="cpu")
+
+
+AUTOTUNED = ["--routine mm_mxfp8 --m 4 --n 128 --k 128", "--api flashinfer.norm.rmsnorm --batch_size 4"]
+
+
+@pytest.mark.parametrize("line", AUTOTUNED)
+def test_autotune_is_no_abbreviation_and_asks_the_tuner(line):
+    plain, tuned = cases(line), cases(f"{line} --autotune")
+    assert [case.autotunes for case in (*plain, *tuned)] == [False] * len(plain) + [True] * len(plain)
+    assert [case.id for case in tuned] == [f"{case.id}-autotune" for case in plain]
+    assert cases(shlex.join(tuned[0].words)) == [tuned[0]]
+    assert tuned[0].autotune_cache is None
+
+
+def test_a_case_of_a_template_s_reference_has_nothing_to_autotune(cpu):
+    one = case(f"{AUTOTUNED[1]} --autotune")
+    assert one_case.obstacle(one, cpu) == "torch has nothing to autotune: leave out --autotune"
+
+
+@pytest.fixture
+def entries(tmp_path):
+    def read(lines):
+        path = tmp_path / "lines.txt"
+        path.write_text("\n".join(f"--routine {line}" for line in lines))
+        return testlist.read(path)
+
+    return read
+
+
+def test_what_of_upstreams_is_no_api_is_named_with_its_reason(entries):
+    lines = {
+        "layernorm_quant --batch_size 4 --hidden_size 64 --num_heads 2": "its template has no --num_heads",
+        "mixed_comm --batch_size 4": "mixed_comm needs NVLink multicast",
+        "b12x_fused_moe --num_tokens 4": "its template has no init",
+    }
+    for entry, sentence in zip(entries(lines), lines.values(), strict=True):
+        assert sentence in entry.missing
+
+
+def test_every_routine_of_upstreams_on_one_gpu_is_an_api_or_has_a_reason(entries):
+    for entry in entries(sorted(upstream.ROUTINES)):
+        communicates = any(name in entry.name for name in upstream.COMMUNICATION)
+        assert entry.case or entry.problem or communicates or ": " in entry.missing, entry
+        assert not entry.problem or "are required" in entry.problem, entry
+
+
+def test_each_of_mains_lines_that_wants_what_this_flashinfer_lacks_is_a_sentence_that_names_it(entries):
+    lines = [line for line, count in upstream_parsers.LACKING.items() for _ in range(count)]
+    assert len(lines) == 32
+    made = entries([f"{name} {least_of(name)} {flags}" for name, flags in lines])
+    for entry, (name, flags) in zip(made, lines, strict=True):
+        lacking = flags.split()[-2:] if flags else ["template"]
+        assert not entry.case, (name, flags)
+        assert any(word.removeprefix("--") in entry.missing for word in lacking), entry.missing
+        has_reason = bool(SPECIAL_LINES.get(name, LineSpecial()).why_not)
+        assert ("compute capability" in entry.missing) == has_reason
+
+
+FAMILIES = {**upstream_parsers.ROUTINES, **upstream_parsers.ROUTINES_OF_MAIN}
+
+
+def least_of(routine):
+    """Without the flags that a line has for itself."""
+    family = next(family for family, names in FAMILIES.items() if routine in names.split())
+    return upstream_parsers.LEAST.get(family, "")
+
+
+def test_the_shortest_line_of_each_routine_runs_as_its_api_or_is_a_sentence(entries):
+    """Of each on one GPU that no routine's file is of."""
+    names = [name for family in upstream_parsers.LEAST for name in FAMILIES[family].split()]
+    without = upstream_parsers.WITHOUT_VOCABULARY
+    made = entries(
+        [f"{name} {least_of(name).partition(' --vocab')[0] if name in without else least_of(name)}" for name in names]
+    )
+    refused = [entry for entry in made if not entry.case]
+    assert not any(entry.problem for entry in refused)
+    assert all(": " in entry.missing for entry in refused), refused
+    assert (len(names), len({entry.case.routine.name for entry in made if entry.case})) == (49, 46)

@@ -1,0 +1,278 @@
+"""`flashinfer-perf bisect` on commits of a repository, by replayed instruments and by a real clock."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import bisect_acceptance as acceptance
+import pytest
+
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.extensions.bisect.histories import git
+
+# In the place of pytest, which takes seconds to start: what it would write of the cases in the file `level`, of which
+# `clock` is measured here, by the clock of this thread, which other programs do not move; others take what it says.
+PYTEST = """
+import json, os, sys, time
+words = dict(word.partition("=")[::2] for word in sys.argv[1:])
+if "--collect-only" in words:
+    print("2 tests collected in 0.01s")
+    sys.exit(0)
+level = json.load(open("level"))
+if "broken" in level:
+    print("level.c:1: error: it does not compile")
+    sys.exit(2)
+only = open(words["--perf-only"]).read().split() if "--perf-only" in words else list(level)
+def measured(seconds):
+    start = time.thread_time()
+    while time.thread_time() - start < seconds:
+        pass
+    return time.thread_time() - start
+rows = []
+for name in only:
+    us = level[name]
+    jitter = 1 + 1e-6 * (os.getpid() % 7)
+    median = measured(us * 1e-6) if name == "clock" else us * jitter * 1e-6
+    stats = {"median": median, "mean": median, "stddev": 1e-3 * median, "iqr": 1e-3 * median, "rounds": 9}
+    extra = {"case": f"own/{name}", "instrument": "wall" if name == "clock" else "cupti"}
+    extra |= {"status": "ok", "bound": "memory"}
+    extra |= {"case_s": time.time(), "kernels": [f"kernel_{us:.0f}"], "resolved_backend": "torch"}
+    if "--perf-case" in words:
+        extra["refcheck"] = "passed" if us < 100 else "wrong"
+    if name == "enqueued":
+        stats |= {"median": 1e-4, "mean": 1e-4}
+        extra["host"] = {"host_us": us, "rounds_us": [us * jitter] * 5, "references_us": [20.0] * 5, "waits": False}
+    rows.append({"name": name, "fullname": name, "stats": stats, "extra_info": extra})
+json.dump({"benchmarks": rows}, open(words["--benchmark-json"], "w"))
+"""
+
+
+@pytest.fixture
+def repo(tmp_path, monkeypatch):
+    """Makes a repository of commits with these levels, and goes there; the ids of its commits."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "fake.py").write_text(PYTEST)
+
+    def repo(*of_commits):
+        ids = acceptance.repository(tmp_path / "repo", [{"level": json.dumps(level)} for level in of_commits])
+        monkeypatch.chdir(tmp_path / "repo")
+        return ids
+
+    return repo
+
+
+@pytest.fixture
+def bisect(tmp_path, capsys):
+    """Exit code, standard output in one line, and standard error of the command in a repository."""
+    python = f"--python={shlex.quote(sys.executable)} -S {tmp_path / 'fake.py'}"
+
+    def bisect(*own, pytests=("--perf-device=cpu",)):
+        begun = [] if any(word.startswith("--resume") for word in own) else [python, f"--output={tmp_path / 'out'}"]
+        code = cli.main(["bisect", *begun, *own, "--", *pytests])
+        shown = capsys.readouterr()
+        return code, " ".join(shown.out.split()), shown.err
+
+    return bisect
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("place", [11, 50])
+def test_a_slow_down_is_found_by_a_real_clock(repo, bisect, place):
+    slower = [{"clock": 10_000 if number < place else 12_000} for number in range(64)]
+    ids = repo(*slower[: place - 1], {"broken": 0} if place == 50 else slower[place - 1], *slower[place:])
+    code, shown, _ = bisect("--repo=.", f"--good={ids[0]}", "--bad=main", "--pairs=3", "--most-pairs=6")
+    named = [f"{git(Path(), 'log', '-1', '--format=%h', ids[at])} Commit {at}" for at in (place - 1, place)]
+    assert named[1] in shown
+    assert code == (1 if place == 50 else 0)
+    assert (named[0] in shown) == (place == 50)
+    assert shown.startswith(f"own/clock first slower in {'one of these 2' if place == 50 else named[1]}")
+
+
+def test_cases_share_steps_and_the_checkout_stays_as_it_was(repo, bisect, tmp_path):
+    levels = [{"a": 100, "b": 50, "c": 70} for _ in range(16)]
+    for level in levels[9:]:
+        level["a"] = 120
+    for level in levels[10:]:
+        level["b"] = 60
+    ids = repo(*levels)
+    (tmp_path / "repo" / "level").write_text("changed by hand")
+    code, shown, told = bisect("--repo=.", f"--good={ids[0]}", "--bad=main")
+    assert code == 0
+    for case, at in (("a", 9), ("b", 10)):
+        assert f"own/{case} first slower in {ids[at][:7]} Commit {at} (A, 2023-11-14)" in shown
+    assert "own/c first" not in shown
+    assert "time +20.0" in shown
+    assert "now runs another kernel: kernel_100 -> kernel_120" in shown
+    assert "2 cases to search for, in about 4 steps and a verification" in told
+    entries = json.loads((tmp_path / "out" / "findings.json").read_text())
+    assert [(entry["stage"], sorted(entry["cases"])) for entry in entries][:2] == [
+        ("ends", ["own/a", "own/b", "own/c"]),
+        ("step", ["own/a", "own/b"]),
+    ]
+    assert len(entries) <= 1 + 5 + 2
+    code, shown, _ = bisect("--repo=.", f"--good={ids[0]}", "--bad=main", f"--output={tmp_path / 'again'}", "--json")
+    assert (code, json.loads(shown)) == (0, json.loads((tmp_path / "again" / "result.json").read_text()))
+    assert [case["suspects"] for case in json.loads(shown)] == [[ids[9]], [ids[10]]]
+    assert git(Path(), "status", "--short") == "M level"
+    assert git(Path(), "worktree", "list").count("\n") == 0
+    assert git(Path(), "for-each-ref", "refs/bisect") == ""
+    assert "git bisect bad" in (tmp_path / "out" / "git-bisect-1.log").read_text()
+
+
+def compared_again(folder, written):
+    """The cases of a question as the search judged them, and as `compare` does with the files that it kept."""
+    sides = (sorted(map(str, folder.glob(f"pair-*-{side}.json"))) for side in ("base", "head"))
+    words = [word for side, files in zip(("--base", "--head"), sides, strict=True) for word in (side, *files)]
+    config = f"--perf-config={folder / 'thresholds.toml'}"
+    cli.main(["compare", "--paired", config, "--perf-gate-allow=library", f"--json={written}", *words])
+    return [json.loads(path.read_text())["cases"] for path in (folder / "verdicts.json", written)]
+
+
+def test_every_figure_of_a_step_is_said_again_by_compare(repo, bisect, tmp_path, capsys):
+    ids = repo(*({"a": 100 if number < 3 else 130} for number in range(6)))
+    assert bisect("--repo=.", f"--good={ids[0]}", "--bad=main")[0] == 0
+    for folder in sorted(tmp_path.glob("out/0*")):
+        [case], [again] = compared_again(folder, tmp_path / "again.json")
+        assert again["effects"] == case["effects"]
+        assert again["threshold"] == pytest.approx(case["threshold"], rel=1e-9)
+    capsys.readouterr()
+
+
+def test_an_interrupted_search_goes_on_where_it_was(repo, bisect, tmp_path, monkeypatch):
+    ids = repo(*({"a": 100 if number < 11 else 120} for number in range(16)))
+    started = []
+    start = subprocess.Popen
+
+    def interrupted(words, **how):
+        if "--benchmark-json" in str(words):
+            started.append(words)
+            if len(started) == 23:
+                raise KeyboardInterrupt
+        return start(words, **how)
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    code, _, sentences = bisect("--repo=.", f"--good={ids[0]}", "--bad=main")
+    assert (code, sentences.splitlines()[-1]) == (130, "flashinfer-perf bisect: interrupted")
+    known = json.loads((tmp_path / "out" / "findings.json").read_text())
+    git(Path(), "tag", "-f", "later", "main~1")
+    code, shown, _ = bisect(f"--resume={tmp_path / 'out'}", pytests=())
+    assert code == 0
+    assert f"first slower in {ids[11][:7]} Commit 11" in shown
+    entries = json.loads((tmp_path / "out" / "findings.json").read_text())
+    assert 1 < len(known) < len(entries)
+    assert entries[: len(known)] == known
+    assert bisect(f"--resume={tmp_path / 'out'}", "--find=faster", pytests=())[0] == 2
+    monkeypatch.chdir(tmp_path)
+    assert "it was begun in" in bisect("--resume=out", pytests=())[2]
+
+
+def test_faster_is_found_where_that_is_searched_for(repo, bisect):
+    levels = [100] * 3 + [130] * 3 + [80] * 3
+    ids = repo(*({"a": level} for level in levels))
+    code, shown, _ = bisect("--repo=.", f"--good={ids[0]}", "--bad=main", "--find=faster")
+    assert code == 0
+    assert f"first faster in {ids[6][:7]} Commit 6" in shown
+    assert re.search(r"130\.\d us -> 80\.\d", shown)  # the level times a jitter of each process
+    assert "time -38.4" in shown
+    assert "now runs another kernel: kernel_130 -> kernel_80" in shown
+
+
+def test_a_call_that_takes_the_host_longer_is_found_and_compare_has_the_same_figure(repo, bisect, tmp_path, capsys):
+    ids = repo(*({"enqueued": 30 if number < 3 else 90} for number in range(6)))
+    ends = ("--repo=.", f"--good={ids[0]}", "--bad=main")
+    assert bisect(*ends, f"--output={tmp_path / 'gpu'}")[0] == 2
+    code, shown, _ = bisect(*ends, "--find=host", f"--output={tmp_path / 'out'}")
+    assert code == 0
+    assert f"own/enqueued first slower to enqueue in {ids[3][:7]} Commit 3" in shown
+    assert "30.00 us -> 90.00 us: host +200.00 %" in shown
+    for folder in sorted(tmp_path.glob("out/0*")):
+        [case], [again] = compared_again(folder, tmp_path / "again.json")
+        assert again["effects"] == case["effects"]
+        assert "host" in case["effects"]
+    capsys.readouterr()
+
+
+def test_a_call_that_takes_the_host_less_long_is_found_as_well(repo, bisect):
+    ids = repo(*({"enqueued": 90 if number < 2 else 30} for number in range(3)))
+    code, shown, _ = bisect("--repo=.", f"--good={ids[0]}", "--bad=main", "--find=faster-host")
+    assert code == 0
+    assert f"own/enqueued first faster to enqueue in {ids[2][:7]} Commit 2" in shown
+    assert "90.00 us -> 30.00 us: host -66.67 %" in shown
+
+
+def test_what_fuzzing_found_is_searched_for_as_its_case(repo, bisect, tmp_path):
+    line = ["--routine", "mm_bf16", "--m", "45"]
+    ids = repo(*({"a": 80 if number < 3 else 120} for number in range(6)))
+    (tmp_path / "found.json").write_text(json.dumps({"flashinfer_perf_finding": 1, "line": line}))
+    ends = ("--repo=.", f"--good={ids[0]}", "--bad=main")
+    code, shown, _ = bisect(*ends, "--find=wrong", pytests=[str(tmp_path / "found.json"), "--perf-device=cpu"])
+    assert code == 0
+    assert f"own/a first wrong in {ids[3][:7]} Commit 3" in shown
+
+
+def test_ends_that_do_not_differ_are_refused(repo, bisect, tmp_path):
+    ids = repo({"a": 100}, {"a": 120}, {"a": 100})
+    code, shown, told = bisect("--repo=.", f"--good={ids[0]}", "--bad=main")
+    assert (code, shown) == (2, "")
+    assert "the ends do not differ in what is searched for:\n  own/a: " in told
+    assert not (tmp_path / "out" / "trees" / "base").exists()
+
+
+def test_ends_of_which_one_has_no_such_case_are_unclear_and_that_is_said(repo, bisect):
+    ids = repo({"a": 100, "b": 50}, {"a": 100, "b": 50}, {"a": 120})
+    code, shown, _ = bisect("--repo=.", f"--good={ids[0]}", "--bad=main")
+    assert code == 1
+    assert "own/a first slower in" in shown
+    assert "own/b not searched, it is unclear whether the ends differ: MISSING: vanished: in the baseline, not" in shown
+
+
+def test_a_commit_that_does_not_build_is_skipped_and_its_log_is_kept(repo, bisect, tmp_path):
+    levels = [{"a": 100 if number < 6 else 120} for number in range(9)]
+    levels[4]["b"] = 1
+    ids = repo(*levels)
+    code, shown, told = bisect("--repo=.", f"--good={ids[0]}", "--bad=main", "--build=! grep b level")
+    assert code == 0
+    assert f"first slower in {ids[6][:7]} Commit 6" in shown
+    assert "skip: sh -c '! grep b level' ended with code 1, all of it in " in " ".join(told.split())
+    assert (tmp_path / "out" / "builds" / f"head-{ids[4]}.log").read_text() == '{"a": 100, "b": 1}\n'
+
+
+def test_a_dry_run_of_commits_touches_nothing(repo, bisect, tmp_path):
+    ids = repo(*({"a": number} for number in range(9)))
+    ends = ("--repo=.", f"--good={ids[0]}", "--bad=main", "--dry-run")
+    assert "cases: 2, in 2 pairs of processes" in bisect(*ends, "--pairs=2", "--most-pairs=1")[1]
+    code, shown, _ = bisect(*ends, "--most-pairs=2")
+    assert code == 0
+    assert "points: 8, so about 3 steps after the ends, and a verification cases: 2, in 3 to 5 pairs" in shown
+    assert not (tmp_path / "out").exists()
+    assert git(Path(), "worktree", "list").count("\n") == 0
+
+
+def test_an_end_that_does_not_build_is_an_error(repo, bisect):
+    ids = repo({"broken": 1}, {"a": 100}, {"a": 120})
+    code, shown, told = bisect("--repo=.", f"--good={ids[0]}", "--bad=main")
+    assert (code, shown) == (2, "")
+    assert "level.c:1: error: it does not compile" in told
+
+
+@pytest.mark.parametrize(
+    ("own", "pytests", "sentence"),
+    [
+        (["--repo=.", "--good=main"], [], "--repo needs both --good=REV and --bad=REV"),
+        (["--repo=.", "--good=main", "--bad=main"], [], "--good=main and --bad=main are one commit"),
+        (["--repo=.", "--good=main", "--bad=main~1"], [], "--good=main is no ancestor of --bad=main~1"),
+        (["--repo=.", "--good=maim", "--bad=main"], [], "--good=maim: "),
+        (["--repo=.", "--good=main~1", "--bad=main"], ["{cwd}/level"], "is in the checkout itself: start this in"),
+        (["--releases", "1.0", "2.0"], [], "with --releases it must be a virtual environment or a Python"),
+        (["--resume=nowhere"], [], "--resume=nowhere: no search was begun there"),
+    ],
+)
+def test_what_cannot_be_searched_is_said(repo, bisect, own, pytests, sentence):
+    repo({"a": 1}, {"a": 2})
+    words = [word.format(cwd=Path.cwd()) for word in pytests]
+    code, shown, told = bisect(*own, pytests=words)
+    assert (code, shown) == (2, "")
+    assert sentence in told

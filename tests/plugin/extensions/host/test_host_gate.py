@@ -1,0 +1,213 @@
+"""Verdicts on what a call costs the host, of made-up rows."""
+
+import math
+import random
+
+import host_evidence
+import pytest
+from made import document, row, run, saved
+
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.extensions.host.host_time import REFERENCE_US, HostLine, HostTime
+from pytest_flashinfer_perf.gate import words
+from pytest_flashinfer_perf.gate.confirmation import Again, confirm
+from pytest_flashinfer_perf.gate.effects import Domain
+from pytest_flashinfer_perf.gate.judge import judge
+from pytest_flashinfer_perf.gate.pairs import PairPlan
+from pytest_flashinfer_perf.gate.thresholds import Thresholds
+from pytest_flashinfer_perf.gate.verdict import Rules
+from pytest_flashinfer_perf.rows import fields, run_file
+
+ASKED = {"slower_host": 0.1}
+
+
+def host(us, plan_us=None, *, slowness=1.0, **seen):
+    """By a core that takes `slowness` times as long for everything."""
+    around = tuple(slowness * late for late in (1.9, 1.0, 1.01, 1.3, 1.002))
+    rounds, plans = (tuple(figure * factor for factor in around) if figure else () for figure in (us, plan_us))
+    references, of_plans = ((slowness * REFERENCE_US,) * len(times) for times in (rounds, plans))
+    known = {"launches": 1, "synchronisations": 0, "references_us": references, "plan_references_us": of_plans, **seen}
+    return fields.written(HostTime(us * slowness, rounds, False, plan_us and plan_us * slowness, plans, **known))
+
+
+def rules(**asked):
+    return Rules(Thresholds((("*", asked),)))
+
+
+def judged(before, after, asked=ASKED, now=100.0):
+    judgement = judge([run(row(host=before))], [run(row(us=now, host=after))], rules(**asked))
+    [one] = judgement.cases
+    return one, judgement.exit_code
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict", "reason", "code"),
+    [
+        (host(50), host(50.5), "SAME", "within-threshold", 0),
+        (host(50), host(65), "SLOWER", "slower-host", 1),
+        (host(70), host(50), "FASTER", "faster-host", 0),
+        (host(50, 130), host(50, 3118), "SLOWER", "slower-plan", 1),
+        (host(50), host(56), "AMBIGUOUS", "not-significant", 2),
+        (host(50), host(50, slowness=1.8), "SAME", "within-threshold", 0),
+        (host(50, 130, slowness=1.8), host(65, 130), "SLOWER", "slower-host", 1),
+    ],
+)
+def test_the_host_alone_may_be_slower(before, after, verdict, reason, code):
+    seen, exit_code = judged(before, after)
+    assert (seen.verdict.value, seen.reason, exit_code) == (verdict, reason, code)
+
+
+def test_a_case_slower_on_the_host_alone_says_so_and_shows_the_hosts_times():
+    seen, _ = judged(host(50), host(65))
+    assert seen.sentence == "slower on the host alone: the time to enqueue it changed by more than slower_host"
+    assert words.times(seen) == "50.00 us -> 65.00 us"
+    assert words.changes(seen) == "host +30.00 %, time +0.00 %"
+
+
+def test_a_measurement_again_is_not_advised_for_noise_that_rows_never_have():
+    judgement = judge([run(row(host=host(50)))], [run(row(host=host(65)))], rules(**ASKED))
+    assert list(words.assumed_noise(judgement)) == []
+
+
+def test_a_slower_host_is_shown_with_what_its_call_does_now():
+    seen, _ = judged(host(50), host(65, **WAITS))
+    assert list(words.remarks(seen)) == ["synchronisations of a call 0 -> 2: 2 x mine.py:7 in call"]
+
+
+def test_the_gpus_slowdown_stays_the_first_thing_to_read():
+    seen, _ = judged(host(50), host(65), now=120.0)
+    assert (seen.reason, words.times(seen)) == ("slower", "100.0 us -> 120.0 us")
+    assert "host +30.00 %" in words.changes(seen)
+
+
+def test_without_a_threshold_it_is_shown_and_fails_nothing():
+    seen, code = judged(host(50, 100), host(500, 9000), asked={})
+    assert (seen.verdict.value, code) == ("SAME", 0)
+    assert words.changes(seen) == "time +0.00 %, host +900.00 %, plan +8900.00 %"
+
+
+WAITS = {"synchronisations": 2, "lines": (HostLine("synchronisation", "mine.py:7 in call", 2),)}
+
+
+@pytest.mark.parametrize(
+    ("asked", "seen", "broken"),
+    [
+        ({"max_host_us": 40}, host(50), "max_host_us = 40: it has 50"),
+        ({"max_plan_us": 200}, host(50, 3118), "max_plan_us = 200: it has 3118"),
+        ({"max_launches": 2}, host(50, launches=3), "max_launches = 2: it has 3"),
+        ({"no_sync": True}, host(50, **WAITS), "no_sync: it waits for the GPU, 2 x mine.py:7 in call"),
+    ],
+)
+def test_absolutes_break(asked, seen, broken):
+    one, code = judged(seen, seen, asked)
+    assert ([found.sentence for found in one.broken], code) == ([broken], 1)
+
+
+@pytest.mark.parametrize("asked", [{"max_host_us": 60}, {"max_plan_us": 1}, {"max_launches": 1}, {"no_sync": True}])
+def test_absolutes_hold_and_what_is_not_planned_has_no_limit(asked):
+    one, code = judged(host(50), host(50), asked)
+    assert (one.broken, code) == ((), 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "seen"),
+    [
+        (ASKED, None),
+        (ASKED, host(50, references_us=())),
+        ({"max_host_us": 60}, None),
+        ({"max_plan_us": 60}, None),
+        ({"max_launches": 60}, host(50, launches=None)),
+        ({"no_sync": True}, host(50, synchronisations=None)),
+    ],
+)
+def test_what_nobody_saw_is_held_to_nothing_and_is_no_pass(asked, seen):
+    one, code = judged(seen, seen, asked)
+    assert (one.verdict.value, one.reason, code) == ("INVALID", "no-figure", 2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "asked", "verdict", "reason"),
+    [
+        (host(50), host(50.5), {}, "SAME", "within-threshold"),
+        (host(50), host(65), {}, "SLOWER", "slower-host"),  # by a tenth, where no limit is set
+        (host(50), host(65), {"slower_host": 0.6}, "SAME", "within-threshold"),
+        (host(50), None, {}, "INVALID", "no-figure"),
+    ],
+)
+def test_the_host_alone_is_judged_where_it_is_searched_for(before, after, asked, verdict, reason):
+    """As `bisect` does, whatever became of the time on the GPU."""
+    held_to = Rules(rules(**asked).thresholds, quantity=Domain.HOST)
+    [one] = judge([run(row(host=before))], [run(row(us=300.0, host=after))], held_to).cases
+    assert (one.verdict.value, one.reason) == (verdict, reason)
+    assert [str(effect.seen.domain) for effect in one.effects] == (["host", "time"] if after else [])
+
+
+def test_a_plan_that_one_side_lacks_is_no_pass():
+    one, code = judged(host(50, 100), host(50))
+    assert (one.reason, code) == ("no-figure", 2)
+    assert "some of its rows have a plan and others have none" in one.sentence
+
+
+def test_a_suspect_of_the_host_is_confirmed_on_the_host():
+    judgement = judge([run(row(host=host(50)))], [run(row(host=host(65)))], rules(**ASKED))
+    for again, verdict in (([0.25, 0.27], "SLOWER"), ([0.0, 0.01], "AMBIGUOUS")):
+        [one] = confirm(judgement, {"decode/b16-fa3": Again(tuple(again))}).cases
+        assert one.verdict.value == verdict
+
+
+def test_more_pairs_are_measured_while_the_host_is_not_certain():
+    def pairs(sd):
+        made = [run(row(host=host(50 * math.exp(sd * z))), source=f"{z}") for z in (-1, 0, 1)]
+        judgement = judge(made, made[1:] + made[:1], Rules(rules(slower_host=0.3).thresholds, paired=True))
+        return PairPlan().wanted(judgement)
+
+    assert pairs(0.0001) == frozenset()
+    assert pairs(0.2) == {"decode/b16-fa3"}
+
+
+def test_ten_microseconds_more_are_found_and_identical_code_is_not_called_slower():
+    rng = random.Random(23)
+    cases = {f"decode/{n}-fa3": rng.uniform(20, 35) for n in range(20)}
+
+    def process(more):
+        noisy = {name: us * math.exp(rng.gauss(0, 0.01)) + more for name, us in cases.items()}
+        return run_file.parse(document(*(row(name, host=host(us)) for name, us in noisy.items())), str(rng.random()))
+
+    def slower(more):
+        judgement = judge([process(0)], [process(more)], rules(slower_host=0.08))
+        return sum(one.verdict.value == "SLOWER" for one in judgement.cases)
+
+    assert [slower(10) for _ in range(5)] == [20] * 5
+    assert [slower(0) for _ in range(10)] == [0] * 10
+
+
+def test_history_finds_when_the_host_became_slower(tmp_path, capsys):
+    (tmp_path / "flashinfer-perf.toml").write_text('[thresholds]\n"*" = { slower_host = "10%" }\n')
+    for n in range(12):
+        seen = row(host=host(50 if n < 6 else 65))
+        saved(tmp_path / "runs" / f"{n:04}_a.json", seen, when=f"2026-11-{n + 1:02}T12:00:00+00:00")
+    config = f"--perf-config={tmp_path / 'flashinfer-perf.toml'}"
+    assert cli.main(["history", str(tmp_path / "runs"), config]) == 0
+    assert "2026-11-07 12:00: +30.00 % in host" in capsys.readouterr().out
+
+
+def test_the_evidence_says_what_was_found_and_what_the_pass_took(tmp_path, capsys, monkeypatch):
+    def processes(name, *times):
+        for n, us in enumerate(times):
+            seen = row(host={**host(us, 2 * us), "pass_s": 0.1}, case_s=1.1 + n * 1e-6)
+            saved(tmp_path / name / f"{n}.json", seen, when=f"2026-11-0{n + 1}T12:00:00+00:00")
+
+    processes("plain", 50.0, 50.5, 49.5)
+    processes("planted", 70.0, 70.5)
+    monkeypatch.setattr("sys.argv", ["host_evidence.py", str(tmp_path / "plain"), str(tmp_path / "planted")])
+    host_evidence.main()
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "identical code: of 6 verdicts 6 AMBIGUOUS; 0 of 6 comparisons exit 1"
+    assert shown[1] == "planted: of 6 verdicts 6 SLOWER; 6 of 6 comparisons exit 1"
+    assert shown[2] == "the pass takes 0.100 s a case, 10.0 % of the rest"
+    assert shown[-1].endswith("| 50.0 us | 1.00 % | 1.00 % | 100.0 us | 1.00 % | 1.00 % | 70.2 us | 0 of 6 | 6 of 6 |")
+
+
+def test_plans_differ_more_between_processes_and_so_must_their_change():
+    assert judged(host(50, 130), host(50, 175))[0].reason == "not-significant"
+    assert judged(host(50, 130), host(50, 300))[0].reason == "slower-plan"

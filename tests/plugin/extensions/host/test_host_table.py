@@ -1,0 +1,117 @@
+"""What calls cost the host, in the terminal, in Markdown and in the page."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made import typed
+from reports import benchmark, document, write
+
+from pytest_flashinfer_perf.engine import describe as rows
+from pytest_flashinfer_perf.engine.measure import Measurement
+from pytest_flashinfer_perf.engine.timing import Observations, Timing
+from pytest_flashinfer_perf.extensions.host import table as host
+from pytest_flashinfer_perf.extensions.host.host_time import HostLine, HostTime
+from pytest_flashinfer_perf.extensions.pages import page
+from pytest_flashinfer_perf.gate import thresholds
+from pytest_flashinfer_perf.report import markdown, story
+from pytest_flashinfer_perf.rows import fields
+from pytest_flashinfer_perf.rows.row import Identity
+from pytest_flashinfer_perf.settings import project_file
+
+DOCUMENT = (Path(__file__).parents[4] / "docs" / "host.md").read_text()
+ITEM = HostLine("synchronisation", "flashinfer/prefill.py:12 in run", 1)
+EMPTY = HostLine("allocation", "flashinfer/prefill.py:34 in run", 2, 4096)
+
+
+def cost(us=20.0, plan_us=None, **seen):
+    known = {"launches": 1, "allocations": 0, "synchronisations": 0, "copies_to_host": 0}
+    host = HostTime(us, (us,), False, plan_us, (plan_us,) if plan_us else (), **{**known, **seen})
+    return fields.written(host)
+
+
+@pytest.fixture
+def read(tmp_path):
+    def made(*benchmarks):
+        return story.read([write(tmp_path / "run.json", document(*benchmarks))])
+
+    return made
+
+
+@pytest.fixture
+def measured(read):
+    """Plans of one backend over batches, a call that waits, one that the GPU waits for, one without figures."""
+    plans = [benchmark("fa2", batch, host=cost(5.0, 100.0 + batch)) for batch in (1, 16, 64)]
+    waits = benchmark("fa3", host=cost(40.0, synchronisations=1, allocations=2, lines=(ITEM, EMPTY)))
+    return read(*plans, waits, benchmark("cudnn", host=None))
+
+
+def test_the_terminal_says_what_each_call_takes_and_which_lines_ask_for_it(measured):
+    shown = list(host.lines(measured[0].rows))
+    assert "  fa2                       5.000 us  101.0 us  10.00 us      1     0    0    0" in shown
+    assert "  fa3                       40.00 us         -  10.00 us      1     2    1    0" in shown
+    assert "      synchronisation: 1 x flashinfer/prefill.py:12 in run" in shown
+    assert "      allocation: 2 x flashinfer/prefill.py:34 in run" in shown
+    assert not any("cudnn" in line for line in shown)
+
+
+@given(st.floats(0.1, 1e9), st.none() | st.floats(0.1, 1e9), st.none() | st.integers(0, 9999))
+def test_a_line_fits_in_80_columns(us, plan_us, count):
+    seen = cost(us, plan_us, launches=count, allocations=count, synchronisations=count and min(count, 999))
+    row = typed(host=seen, shape="s", backend="trtllm-native", resolved_backend="xqa", median=1.0)
+    assert all(len(line) <= 80 for line in host.lines([row]))
+
+
+def test_without_a_gpu_the_terminal_says_so():
+    assert list(host.lines([typed(host=None)])) == [host.NOTHING]
+
+
+def test_what_the_gpu_waits_for_is_noted(measured, cpu):
+    assert host.waiting(measured[0].rows).startswith("1 case with more host time than GPU time")
+    timing = Timing(
+        (1e-5,) * 3, "cupti", "rotate", 6, cuda_graph=True, seen=Observations(host=HostTime(40.0, (40.0,), False))
+    )
+    written = rows.of_measurement(Identity(case="mine"), Measurement(timing, cpu), None, "datasheet")
+    [note] = written.execution.notes
+    assert note.startswith("a call takes the host 40.00 us to enqueue and the GPU 10.00 us")
+    assert written.host.host_us == 40.0
+
+
+def test_markdown_has_the_slowest_plans_first_and_names_who_waits(measured):
+    text = "\n".join(markdown.lines(measured))
+    assert re.findall(r"b(\d+)-s1024-fa2 \| 1\d\d.0 us", text) == ["64", "16", "1"]
+    assert "1 x flashinfer/prefill.py:12 in run" in text
+
+
+def test_the_page_draws_plans_over_batches(measured):
+    text = page.render(measured)
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
+    assert [(point["batch"], point["us"]) for point in data["plans"]] == [(1, 101.0), (16, 116.0), (64, 164.0)]
+    assert len({point["curve"] for point in data["plans"]}) == 1
+    assert all(found in text for found in ('data-chart="plans"', "The slowest plans", 'href="#host"'))
+
+
+def test_a_page_without_a_gpu_has_no_such_section(read):
+    assert 'id="host"' not in page.render(read(benchmark("fa2", host=None)))
+
+
+def names_in_tables(heading):
+    section = DOCUMENT.partition(heading)[2].partition("\n## ")[0]
+    first_columns = re.findall(r"^\|([^|]+)\|", section, re.MULTILINE)
+    return {name for column in first_columns for name in re.findall(r"`(\w+)`", column)}
+
+
+def test_every_field_is_documented():
+    assert names_in_tables("## What is written") == {field.name for field in dataclasses.fields(HostTime)}
+
+
+def test_the_thresholds_of_the_document_are_understood(tmp_path):
+    settings = tmp_path / "flashinfer-perf.toml"
+    settings.write_text(re.search(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)[1])
+    read = thresholds.read(project_file.find(tmp_path, str(settings)))
+    names = {name for _, entry in read.entries for name in entry}
+    assert names_in_tables("## Held to thresholds") == names

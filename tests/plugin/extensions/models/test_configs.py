@@ -1,0 +1,285 @@
+"""Models by their config.json: what is read, what is counted, and the shapes that one GPU of a deployment runs."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mutations import mutated
+
+from pytest_flashinfer_perf.extensions.models import architectures, config_json, kernels, shipped
+from pytest_flashinfer_perf.extensions.models.config_json import ConfigError, Fields
+from pytest_flashinfer_perf.extensions.models.deployment import Step
+from pytest_flashinfer_perf.extensions.models.description import Dense, Experts, Grouped, Latent, Recurrent
+from pytest_flashinfer_perf.spec.presets import Spread, UnevenError
+
+PUBLISHED = [name for name in shipped.names() if shipped.record(name)["published_parameters"]]
+COUNTED, LOOKED_UP = 27, 24
+
+
+def test_at_least_20_models_of_10_architectures_are_shipped_with_their_source():
+    assert len(shipped.names()) >= 20
+    assert len({shipped.model(name).architecture for name in shipped.names()}) >= 10
+    for name in shipped.names():
+        known = shipped.record(name)
+        assert known["source"].startswith("https://"), name
+        assert known["taken"] >= "2026-11-22", name
+
+
+def counted(model):
+    """All parameters, by the formulas of papers instead of by kernels."""
+    tables = model.vocabulary * model.hidden * (1 if model.tied else 2)
+    each = (
+        sum(in_part(part, model.hidden) for part in (layer.mixer, layer.feed) if part) + layer.norms * model.hidden
+        for layer, count in model.layers
+        for _ in range(count)
+    )
+    return tables + model.hidden + sum(each)
+
+
+def in_part(part, hidden):
+    match part:
+        case Grouped():
+            queries = part.heads * part.head_dim * (2 if part.gated else 1)
+            keys, out = 2 * part.kv_heads * part.head_dim, part.heads * part.head_dim
+            biases = (queries + keys + hidden) * part.biased
+            return hidden * (queries + keys + out) + biases + part.heads * part.sinks + part.normed
+        case Latent():
+            query, value = part.nope_dim + part.rope_dim, part.nope_dim + part.v_dim
+            down = hidden * (part.q_rank + part.kv_rank + part.rope_dim) + part.q_rank + part.kv_rank
+            return down + part.heads * (part.q_rank * query + part.kv_rank * value + hidden * part.v_dim)
+        case Recurrent():
+            return hidden * (part.width_in + part.width_out) + part.other
+        case Dense():
+            return (3 if part.gated else 2) * hidden * part.width
+        case Experts():
+            router = part.count * (hidden + part.routing.biased + part.biases) + hidden * part.shared_gate
+            one = (3 if part.gated else 2) * hidden * part.width + (2 * part.width + hidden) * part.biases
+            return router + part.count * one + (in_part(part.shared, hidden) if part.shared else 0)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_within_1_percent_of_what_is_published(name):
+    published = float(shipped.record(name)["published_parameters"].removesuffix("B")) * 1e9
+    assert counted(shipped.model(name)) == pytest.approx(published, rel=0.01)
+    assert len(PUBLISHED) == COUNTED
+
+
+def test_most_published_sizes_name_the_page_that_has_them_and_the_others_why_they_are_not_counted():
+    records = {name: shipped.record(name) for name in shipped.names()}
+    pages = [name for name, known in records.items() if known.get("published_at", "").startswith("https://")]
+    assert len(pages) == LOOKED_UP
+    assert all(records[name]["published_seen"] >= "2026-11-22" for name in pages)
+    assert {name for name in records if records[name].get("not_counted")} == set(shipped.names()) - set(PUBLISHED)
+
+
+@pytest.mark.parametrize("name", shipped.names())
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+def test_every_parameter_of_a_model_is_in_one_kernel_or_gap(name, phase):
+    model = shipped.model(name)
+    assert sum(k.parameters for k in kernels.of_step(model, Step(phase=phase))) == counted(model)
+
+
+@pytest.mark.parametrize("name", shipped.names())
+def test_most_weights_have_a_case(name):
+    assert kernels.coverage(kernels.of_step(shipped.model(name), Step())).weights > 0.9
+
+
+BY_HAND = {
+    # 64 query and 8 KV heads of 128, hidden 8192, feed-forward 28672, vocabulary 128256, 80 layers
+    "llama-3.1-70b": (
+        Step(batch=64, context=8192, spread=Spread(8)),
+        {"qkv": (80, 64, 1280, 8192), "o": (80, 64, 8192, 1024), "gate-up": (80, 64, 7168, 8192),
+         "down": (80, 64, 8192, 3584), "lm-head": (1, 64, 16032, 8192)},
+        {"attention": (80, {"num_qo_heads": 8, "num_kv_heads": 1, "head_dim_qk": 128, "batch_size": 64, "s_kv": 8192}),
+         "all-reduce": (160, {"num_tokens": 64, "hidden_size": 8192, "num_gpus": 8})},
+    ),
+    # 128 heads, 3 dense layers and 58 of 256 experts of 2048 with one shared; latents of 1536 and 512
+    "deepseek-v3": (
+        Step(batch=64, spread=Spread(8)),
+        {"qkv-down": (61, 64, 2112, 7168), "q-up": (61, 64, 3072, 1536), "o": (61, 64, 7168, 2048),
+         "gate-up": (3, 64, 4608, 7168), "down": (3, 64, 7168, 2304), "shared-gate-up": (58, 64, 512, 7168),
+         "router": (58, 64, 256, 7168), "absorb-q": (61, 64, 512, 128), "absorb-v": (61, 64, 128, 512)},
+        {"experts": (58, {"intermediate_size": 2048, "tp_size": 8, "ep_size": 1},
+                     {"intermediate_size": 256, "local_num_experts": 256, "n_group": 8}),
+         "absorb-q": (61, {"batch_size": 16}), "absorb-v": (61, {"batch_size": 16})},
+    ),
+    # each GPU has all heads, 2 of 64 requests, 8 of 256 experts, and the tokens of all groups for them
+    "deepseek-v3 on 32": (
+        Step(batch=64, spread=Spread(1, 32, 32)),
+        {"q-up": (61, 2, 24576, 1536), "shared-down": (58, 2, 7168, 2048)},
+        {"experts": (58, {}, {"num_tokens": 64, "local_num_experts": 8, "num_experts": 256}),
+         "all-to-all": (58, {"num_tokens": 2, "num_gpus": 32, "top_k": 8})},
+    ),
+    # 64 query and 4 KV heads of 128, hidden 4096, 94 layers of 128 experts of 1536, 8 of them chosen
+    "qwen3-235b-a22b": (
+        Step(batch=32, spread=Spread(4)),
+        {"qkv": (94, 32, 2304, 4096), "o": (94, 32, 4096, 2048)},
+        {"experts": (94, {"num_experts": 128, "top_k": 8, "cutlass_variant": "base"})},
+    ),
+    # 64 query and 8 KV heads of 64 with biases, 36 layers of 128 experts in MXFP4, every second a window
+    "gpt-oss-120b": (
+        Step(batch=16, context=4096),
+        {"qkv": (36, 16, 5120, 2880), "o": (36, 16, 2880, 4096)},
+        {"experts": (36, {"fp4_mode": "mxfp4_bf16", "intermediate_size": 2880, "top_k": 4}), "window attention": (18,),
+         "attention": (18,), "qkv": (36, {"bias": True})},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_kernels_have_the_sizes_that_are_computed_by_hand(name):
+    """How often a kernel runs, m, n and k of products, and parameters of each of its problems; no other has any."""
+    step, products, others = BY_HAND[name]
+    found = {kernel.name: kernel for kernel in kernels.of_step(shipped.model(name.partition(" ")[0]), step)}
+    assert ("gate-up" in found) == (name in ("llama-3.1-70b", "deepseek-v3", "deepseek-v3 on 32"))
+    for kernel, wanted in products.items():
+        problem = found[kernel].problems[0]
+        assert (found[kernel].count, *(problem[size] for size in "mnk")) == wanted
+    for kernel, (count, *parameters) in others.items():
+        assert (found[kernel].count, len(found[kernel].problems)) == (count, len(parameters))
+        for problem, wanted in zip(found[kernel].problems, parameters, strict=True):
+            assert {parameter: problem[parameter] for parameter in wanted} == wanted
+
+
+def test_a_checkpoint_has_the_products_of_its_type():
+    routines = {
+        name: {
+            k.problems[0]["routine"] for k in kernels.of_step(shipped.model(name), Step()) if k.name in {"o", "experts"}
+        }
+        for name in ("qwen3-32b", "qwen3-32b-fp8", "minimax-m2.5-nvfp4")
+    }
+    assert routines["qwen3-32b"] == {"mm_bf16"}
+    assert routines["qwen3-32b-fp8"] == {"gemm_fp8_nt_groupwise"}
+    assert routines["minimax-m2.5-nvfp4"] == {"mm_bf16", "cutlass_fused_moe"}
+
+
+LLAMA = shipped.record("llama-3.1-8b")["config"]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"architectures": ["Gpt5ForCausalLM"]}, "unknown name 'Gpt5ForCausalLM'"),
+        ({"architectures": ["Gpt5ForCausalLM"]}, "how it spells hidden_size, num_hidden_layers, vocab_size"),
+        ({"architectures": None}, "architectures is missing: LlamaForCausalLM, "),
+        ({"hidden_size": None}, "hidden_size is missing"),
+        ({"hidden_size": "wide"}, "hidden_size must be a whole number from 1 to 2147483647, got 'wide'"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be a whole number from 1 to 1024"),
+        ({"num_key_value_heads": 5}, "num_attention_heads 32 is no multiple of num_key_value_heads 5"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quant_method 'awq' is unknown: fp8, "),
+        ({"quantization_config": 8}, "quantization_config must be an object, got 8"),
+        ({"torch_dtype": "int3"}, "torch_dtype 'int3' is unknown: bfloat16, float16, float32 are known"),
+        ({"dtype": "int3"}, "dtype 'int3' is unknown: bfloat16, float16, float32 are known"),
+    ],
+)
+def test_a_config_that_cannot_be_used_is_a_sentence(change, sentence):
+    with pytest.raises(ConfigError, match=r"^config\.json: ") as error:
+        architectures.describe(Fields({**LLAMA, **change}, "config.json"), "m")
+    assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", '{"a": ' * 3000, "\x00"])
+def test_a_file_that_is_no_config_is_a_sentence(text, tmp_path):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        architectures.read(tmp_path)
+
+
+def test_a_folder_without_a_config_is_a_sentence(tmp_path):
+    with pytest.raises(ConfigError, match=r"could not be read.*name a config\.json, or the folder of one"):
+        architectures.read(tmp_path)
+
+
+def test_the_quantisation_may_be_in_a_file_beside_the_config(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    beside = {"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head", "model.layers.0.self_attn*"]}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
+    first, others = (layer.stored for layer, _ in architectures.read(tmp_path).layers)
+    assert (first.mixer, first.dense, others.mixer, others.dense) == ("bf16", "fp8", "fp8", "fp8")
+
+
+def test_a_model_is_called_as_its_folder_in_words_of_an_id(tmp_path):
+    folder = tmp_path / "My model::v1.5 [x]"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    assert architectures.read(folder).name == architectures.read(folder / "config.json").name == "My-model-v1.5-x"
+
+
+@pytest.mark.parametrize(("file", "name"), [("llama-3.2-3b.json", "llama-3.2-3b"), ("config.json", "configs")])
+def test_a_config_of_another_name_gives_its_own(file, name, tmp_path):
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    (folder / file).write_text(json.dumps(LLAMA), encoding="utf-8-sig")  # some editors begin files with such a mark
+    assert architectures.read(folder / file).name == name
+
+
+@pytest.mark.parametrize(
+    ("stated", "twice", "gap", "note"),
+    [
+        ({}, 1, "", ""),
+        ({"torch_dtype": "bfloat16"}, 1, "", ""),
+        ({"dtype": "float16"}, 1, "", "measured in bfloat16, its weights are float16"),
+        ({"torch_dtype": "float32"}, 2, "no routine multiplies weights of float32", ""),
+    ],
+)
+def test_weights_have_the_type_that_the_config_states(stated, twice, gap, note):
+    """By hand: 8,030,261,248 parameters in 2 bytes each, or 4; what is quantised has its own type."""
+    described = architectures.describe(Fields({**LLAMA, **stated}, "config.json"), "m")
+    found = kernels.of_step(described, Step())
+    assert sum(kernel.weight_bytes for kernel in found) == 2 * 8_030_261_248 * twice
+    for kernel in found:
+        if kernel.name in ("qkv", "o", "gate-up", "down", "lm-head"):
+            assert (kernel.gap, kernel.note) == (gap, note)
+    quantised = {**LLAMA, **stated, "quantization_config": {"quant_method": "fp8"}}
+    typed = {k.name: k for k in kernels.of_step(architectures.describe(Fields(quantised, "config.json"), "m"), Step())}
+    assert (typed["qkv"].gap, typed["qkv"].stored) == ("", "fp8")
+    assert typed["lm-head"].gap == gap
+
+
+def test_a_bias_that_no_product_adds_is_noted():
+    """Only bf16 products have one."""
+    config = {**LLAMA, "attention_bias": True, "quantization_config": {"quant_method": "fp8"}}
+    found = kernels.of_step(architectures.describe(Fields(config, "config.json"), "m"), Step())
+    assert {k.name: k.note for k in found if k.note} == {"qkv": "without its bias", "o": "without its bias"}
+
+
+def understood(text):
+    """Whether a step can be made of it; what cannot is an error with one sentence."""
+    try:
+        kernels.of_step(architectures.describe(config_json.parse(text, "config.json"), "m"), Step(spread=Spread(2)))
+    except (ConfigError, UnevenError):
+        return False
+    return True
+
+
+def test_500_mutations_are_understood_or_refused_with_a_sentence():
+    rand = random.Random(0)
+    texts = [json.dumps(shipped.record(name)["config"]) for name in shipped.names()]
+    outcomes = [understood(mutated(rand, rand.choice(texts), rand.randint(1, 3))) for _ in range(500)]
+    assert set(outcomes) == {True, False}
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+LISTS = st.lists(PLAIN, max_size=3) | st.dictionaries(st.text(max_size=5), PLAIN, max_size=3)
+VALUES = PLAIN | LISTS | st.lists(LISTS, max_size=2)
+
+
+@given(name=st.sampled_from(shipped.names()), data=st.data())
+def test_fields_of_any_value_are_understood_or_refused_with_a_sentence(name, data):
+    config = dict(shipped.record(name)["config"])
+    known = {**config, **config.get("text_config", {}), **config.get("quantization_config", {})}
+    field = data.draw(st.sampled_from(sorted(known)))
+    value = data.draw(VALUES)
+    holder = next(
+        (config[part] for part in ("text_config", "quantization_config") if field in config.get(part, {})), config
+    )
+    changed = {**holder, field: value}
+    whole = changed if holder is config else {**config, next(k for k, v in config.items() if v is holder): changed}
+    understood(json.dumps(whole))
+
+
+def test_the_configs_are_files_of_the_package():
+    assert {path.stem for path in Path(config_json.__file__).with_name("configs").iterdir()} == set(shipped.names())

@@ -1,0 +1,309 @@
+"""A model's step as cases of a run, and as a budget of their times."""
+
+import json
+import subprocess
+import sys
+import tempfile
+
+import pytest
+from reports import document, unmeasured, write
+from step_runs import FLAGS, PRODUCTS, STEP, TIMES, TINY, completed, recorded_of, rows
+
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.extensions.apis import all_apis
+from pytest_flashinfer_perf.extensions.models import kernels, shipped
+from pytest_flashinfer_perf.extensions.models import plan as plans
+from pytest_flashinfer_perf.extensions.models.deployment import Step
+from pytest_flashinfer_perf.extensions.models.kernels import ADD_AND_NORM, NORM, SAMPLING
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.spec.presets import Spread, UnevenError
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(TINY))
+    return folder
+
+
+@pytest.fixture
+def collected(session, pytestconfig):
+    """The session that collects the suite, and the tests that it collects."""
+
+    def collected(*words):
+        tests = [pytestconfig.rootpath / "tests" / family for family in ("attention", "gemm", "comm")]
+        done = session(*tests, "--collect-only", "-q", "--import-mode=importlib", "--perf-backends=torch", *words)
+        return done, [line.rpartition("::")[2] for line in done.result.outlines if "::" in line]
+
+    return collected
+
+
+def test_a_config_gives_cases_and_names_what_has_none(collected, tiny):
+    step = "--perf-step=--tp 2 --batch 4 --context 128 --page-size 16"
+    done, ids = collected(f"--perf-model={tiny}/config.json", step)
+    assert ids == [
+        "test_decode[tiny-tp2-b4-s128-h2-kv1-d64-torch]",
+        *(f"test_mm_bf16[tiny-tp2-m4-n{n}-k{k}-torch]" for n, k in ((256, 256), (256, 128), (512, 256), (320, 256))),
+        "test_allreduce_fusion[tiny-tp2-t4-h256-g2-torch]",
+    ]
+    done.says(
+        "tiny-tp2: * of the weights and 100.0% of the operations have a case",
+        "*without a case: embedding (*% of the weights, 0.00% of the operations): no routine measures the lookup",
+    )
+
+
+def test_a_shipped_model_has_the_cases_of_a_step_where_one_is_given(collected):
+    _, ids = collected("--perf-model=llama-3.1-8b-tp8", "--perf-step=--phase prefill --batch 1")
+    assert "test_paged_prefill[llama-3.1-8b-tp8-b1-q8192-s8192-h4-causal-kv1-d128-p64-torch]" in ids
+    assert "test_mm_bf16[llama-3.1-8b-tp8-m8192-n768-k4096-torch]" in ids
+    assert not any(name.startswith("test_decode") for name in ids)
+
+
+def test_a_model_replaces_the_tier(collected):
+    _, ids = collected("--perf-model=deepseek-r1-tp8-dp16", "-k", "attention")
+    assert {name.partition("[")[0] for name in ids} == {"test_mla", "test_ragged_prefill"}
+    assert all("[deepseek-r1-tp8-dp16-b" in name for name in ids)
+    assert "test_mla[deepseek-r1-tp8-dp16-b16-s1024-torch]" in ids
+    _, ids = collected("--perf-model=llama-4-scout", "-k", "attention")
+    assert {name.partition("[")[0] for name in ids} == {"test_decode", "test_paged_prefill", "test_ragged_prefill"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--perf-model=llama-3.1-80b"], "unknown name 'llama-3.1-80b', did you mean llama-3.1-8"),
+        (["--perf-model=kimi-k3"], "known are deepseek-r1, deepseek-v3, gemma-3-12b,"),
+        (["--perf-model=mixtral-8x22b-tp5"], "48 query heads, which 5 GPUs cannot share evenly"),
+        (["--perf-step=--batch 4"], "--perf-step needs --perf-model"),
+        (["--perf-model=llama-3.1-8b", "--perf-step=--batch none"], "--perf-step: argument --batch: must be a whole"),
+        (["--perf-model=llama-3.1-8b", "--perf-step=--batch '4"], "--perf-step: No closing quotation: --batch '4"),
+        (["--perf-model=gemma-3-12b", "--perf-step=--batch 4"], "unknown name 'gemma-3-12b', did you mean"),
+        (["--perf-model=nope/config.json"], "nope/config.json could not be read: "),
+        (["--perf-model=llama-3.1-8b-tp5", "--perf-step=--batch 4"], "has 32 query heads, which 5 GPUs cannot"),
+        (["--perf-model=llama-3.1-8b-tp8", "--perf-step=--tp 4"], "--perf-step: --tp 4: the model's name has -tp8"),
+        (["--perf-model=llama-3.1-8b-ep8", "--perf-step=--batch 4"], "has no experts, which 8 GPUs could share"),
+    ],
+)
+def test_a_model_or_step_that_cannot_be_is_one_clear_error(collected, words, sentence):
+    done, ids = collected(*words)
+    assert (done.code, ids) == (pytest.ExitCode.USAGE_ERROR, [])
+    assert sentence in done.err
+
+
+@pytest.mark.parametrize("spread", [Spread(), Spread(8), Spread(1, 8, 8), Spread(16)])
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+def test_a_plan_of_the_config_alone_is_what_this_flashinfer_measures(spread, phase):
+    """Of every shipped model, each kernel has problems or a reason; a routine that refused one would be a new gap."""
+    known = {**all_routines(), **all_apis()}
+    for name in shipped.names():
+        try:
+            plan = plans.of(name, Step(phase=phase, spread=spread))
+        except (kernels.ConfigError, UnevenError) as error:
+            assert "GPUs cannot share evenly" in str(error) or "has no experts" in str(error)  # noqa: PT017 - of some
+            continue
+        there = plans.completed(plan, known)
+        assert there.coverage == plan.coverage
+        assert plans.is_of(there, plan)
+        for kernel in there.kernels:
+            assert bool(kernel.problems) != bool(kernel.gap), kernel
+
+
+def test_a_kernel_between_more_gpus_than_a_host_has_is_a_gap(tiny):
+    plan = plans.of(str(tiny), Step(batch=4, context=128, spread=Spread(2)))
+    assert plans.within(plan, 2).kernels == plan.kernels
+    [between] = [kernel for kernel in plans.within(plan, 1).kernels if kernel.name == "all-reduce"]
+    assert (between.problems, between.gap) == ((), "needs 2 GPUs of one host, 1 can be seen")
+    assert plans.is_of(plans.within(plan, 1), plan)
+
+
+@pytest.fixture
+def plan(tiny):
+    return completed(tiny)
+
+
+@pytest.fixture
+def shown(tmp_path, tiny, plan, capsys):
+    """Exit code and output of `model`, of a run with these times, rows, or this whole file, and of its base."""
+
+    def shown(head=TIMES, base=None, *words):
+        for name, times in (("run", head), ("base", base)):
+            if times is not None:
+                measured = rows(plan, times) if isinstance(times, dict) else times
+                made = times if "benchmarks" in times else document(*measured)
+                words = (*words, f"--{name}", write(tmp_path / f"{name}.json", made))
+        code = cli.main(["model", str(tiny), *FLAGS, *map(str, words)])
+        told = capsys.readouterr()
+        return code, told.out or told.err
+
+    return shown
+
+
+def test_the_sum_is_each_count_times_its_median(shown):
+    """By hand: 3 layers of 10 + 20 + 5 + 30 + 15 us and, between, 1 + 1 + 2 + 2 x 3 us; 40 + 3 + 7 us once."""
+    code, text = shown()
+    assert code == 0
+    assert "sum 320.0 us +- " in text
+    assert "of GPU time per step, incomplete: of kernels with 92.2% of the weights\n" in text
+    [gate_up] = [line.split() for line in text.splitlines() if line.startswith("gate-up")]
+    assert gate_up == ["gate-up", "3", "mm_bf16:", "fa2", "30.00", "us", "90.00", "us", "28.1%"]
+
+
+def test_the_fastest_backend_of_a_kernel_counts(shown, plan):
+    code, text = shown([*rows(plan, TIMES), *rows(plan, {"attention": 8.0})])
+    assert (code, "sum 284.0 us" in text) == (0, True)
+
+
+def without(name):
+    return {kernel: us for kernel, us in TIMES.items() if kernel != name}
+
+
+@pytest.mark.parametrize(
+    ("runs", "words", "code", "sentence"),
+    [
+        (({**TIMES, "lm-head": 24.0}, TIMES), (), 0, "compared with the base: -5.0% +- 0.1% of GPU time per step"),
+        (({**TIMES, "lm-head": 24.0}, TIMES), ["--markdown"], 0,
+         "| gate-up | 3 | mm\\_bf16: fa2 | 30.00 us | 90.00 us | 29.6% |"),
+        ((TIMES, without("lm-head")), (), 0,
+         "compared with the base: +0.0% +- 0.1% of GPU time per step, without lm-head, which only one run has"),
+        ((without("o"), None), (), 2,
+         "without a row, though a case measures it: o (9.4% of the weights): run.json has no test of it\n"),
+    ],
+)  # fmt: skip
+def test_a_sum_is_compared_and_says_what_it_lacks(shown, runs, words, code, sentence):
+    found, text = shown(*runs, *words)
+    assert found == code
+    assert sentence in text
+
+
+def test_wrong_rows_and_rows_of_two_gpus_do_not_count(shown, plan):
+    wrong = [{**row, "extra_info": {**row["extra_info"], "status": "wrong"}} for row in rows(plan, TIMES)]
+    other = [{**row, "extra_info": {**row["extra_info"], "device_name": "NVIDIA H100"}} for row in rows(plan, TIMES)]
+    for listed, sentence in ((wrong, "of no device"), ([*rows(plan, TIMES), *other], "of NVIDIA H100 and NVIDIA H200")):
+        code, text = shown(listed)
+        assert code == 2
+        assert f"has usable rows {sentence}: a step runs on one GPU" in text
+
+
+def test_a_step_is_measured_where_no_run_is_given(tiny, capfd, monkeypatch, tmp_path):
+    """What the process does is on standard error meanwhile, as it measures the plan that it was given; but for what
+    needs FlashInfer, whose import takes long.
+    """
+    monkeypatch.chdir(tmp_path)
+    pytest_words = ("--perf-backends=torch", "--perf-iters=3", "--perf-device=cpu", "-k", "not test_api")
+    code = cli.main(["model", str(tiny), *FLAGS, "--", *pytest_words])
+    text, told = capfd.readouterr()
+    title = "tiny: one decode step of 4 requests with 128 tokens"
+    case = "case 4 of 6: test_mm_bf16[tiny-m4-n1024-k256-torch]"
+    assert told.splitlines()[:2] == [f"{title}: 12 kernels to measure", "collecting the cases"]
+    assert case in told
+    assert told.splitlines()[-1] == "6 cases done"
+    lines = [" ".join(line.split()[:4]) for line in text.splitlines()]
+    assert {f"attention 3 {kernels.DECODE}: torch", "gate-up 3 mm_bf16: torch"} <= set(lines)
+    assert "though a case measures it: rope, append, " in text
+    assert code == 2
+
+
+def test_an_interrupted_step_leaves_no_folder(tiny, capsys, monkeypatch, tmp_path):
+    (tmp_path / "interrupting.py").write_text("import os, signal\nos.kill(os.getppid(), signal.SIGINT)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert cli.main(["model", str(tiny), *FLAGS, "--", "-p", "interrupting"]) == 130
+    assert capsys.readouterr().err.endswith("flashinfer-perf model: interrupted\n")
+    assert list(tmp_path.glob("flashinfer-perf-model-*")) == []
+
+
+WITHOUT_LIBRARIES = """
+import json, sys
+sys.modules["torch"] = sys.modules["flashinfer"] = None  # whose import fails
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.extensions.models import layers, shipped
+assert shipped.record.cache_info().currsize == 0
+sys.exit(cli.main(["model", "deepseek-v3", "--tp", "8", "--plan"]))
+"""
+
+
+def test_a_plan_needs_neither_torch_nor_flashinfer():
+    """A model's file is read when it is asked for."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_LIBRARIES], capture_output=True, text=True, check=True)
+    assert "   58 x experts            cutlass_fused_moe --num_tokens 64 --hidden" in done.stdout
+    assert "deepseek-v3-tp8: 99.7% of the weights and 100.0% of the operations have a case\n" in done.stdout
+
+
+def test_a_plan_is_read_as_it_was_written(tmp_path, tiny, plan):
+    for one in (plan, plans.of(str(tiny), STEP)):
+        plans.write(tmp_path / "plan.json", one)
+        assert plans.read(tmp_path / "plan.json") == one
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"name": "m"}', '{"name": "m", "title": "t", "kernels": [{}]}'])
+def test_a_file_that_is_no_plan_is_a_sentence(session, pytester, text):
+    pytester.makefile(".json", plan=text)
+    done = session("--collect-only", "--perf-plan=plan.json")
+    assert (done.code, "plan.json" in done.err) == (pytest.ExitCode.USAGE_ERROR, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([""], "an empty name is no model: name a config.json, "),
+        (["."], "could not be read"),
+        (["folder"], "folder/config.json could not be read"),
+        (["loop"], "loop could not be read"),
+        (["folde"], "unknown name 'folde'"),
+        (["llama-3.1-8b", "--ep", "2"], "llama-3.1-8b has no experts, which 2 GPUs could share: leave out ep"),
+        (["llama-3.1-8b", "--tp", "3"], "llama-3.1-8b has 32 query heads, which 3 GPUs cannot share evenly"),
+    ],
+)
+def test_a_model_that_cannot_be_planned_is_a_sentence(words, sentence, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    assert cli.main(["model", *words, "--plan"]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_kernel_without_a_row_says_how_its_cases_ended(shown, plan):
+    """Skips and failures by the backends that they are of, and answers that are not right."""
+    names = {kernel.name: kernel for kernel in plan.kernels}
+    [attention], [lm_head] = names["attention"].cases, names["lm-head"].cases
+    left = [
+        ended(attention, "trtllm-gen", reason="it needs compute capability 10.0"),
+        ended(attention, "cute-dsl", reason="it needs compute capability 10.0"),
+        ended(attention, "fa2", outcome="failed", reason="it crashed\nand more"),
+    ]
+    measured = [row for row in rows(plan, TIMES) if row["extra_info"]["shape"] not in attention]
+    for row in measured:
+        row["extra_info"]["status"] = "wrong" if row["extra_info"]["shape"] in lm_head else "ok"
+    code, text = shown(recorded_of(plan, document(*measured, left=left)))
+    assert code == 2
+    crashed = "trtllm-gen, cute-dsl: skipped: it needs compute capability 10.0; fa2: failed: it crashed\n"
+    assert f"though a case measures it: attention (0.0% of the weights): {crashed}" in text
+    assert "though a case measures it: lm-head (7.8% of the weights): fa2: its answer is wrong\n" in text
+
+
+def ended(case, backend, **how):
+    routine, _, shape = case.partition("/")
+    return unmeasured(backend=backend, routine=routine, shape=shape, case=f"{case}-{backend}", **how)
+
+
+def test_a_step_is_collected_with_the_apis_between_its_products(session, tiny):
+    """Without named files, as `flashinfer-perf bench` and pytest in any folder do."""
+    asked = (f"--perf-model={tiny}/config.json", "--perf-step=--batch 4 --context 128", "--perf-backends=torch")
+    done = session("--collect-only", "-q", "--import-mode=importlib", *asked)
+    ids = [line.rpartition("::")[2] for line in done.result.outlines if "::" in line]
+    apis = [one for one in ids if one.startswith("test_api[")]
+    assert f"test_api[{ADD_AND_NORM}-tiny-bs4-h256-torch]" in apis
+    assert f"test_api[{SAMPLING}-tiny-bs4-v640-torch]" in apis
+    assert len(apis) == 6
+    assert len(ids) == len(apis) + len(PRODUCTS)
+
+
+def test_an_api_that_is_not_installed_or_has_other_sizes_is_a_gap(tiny):
+    apis = dict(all_apis())
+    del apis[SAMPLING]
+    apis[NORM] = apis[ADD_AND_NORM.replace("fused_add_rmsnorm", "fused_rmsnorm_silu")]
+    gaps = {kernel.name: kernel.gap for kernel in completed(tiny, {**all_routines(), **apis}).kernels}
+    assert gaps["sampling"] == f"{SAMPLING}: the installed FlashInfer has no such API with a trace template"
+    assert gaps["first norm"] == f"{NORM}: the installed FlashInfer's trace template has no batch_size"
+    assert gaps["add-norm"] == ""

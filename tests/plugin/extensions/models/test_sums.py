@@ -1,0 +1,184 @@
+"""The sum of a model's step in the file of its run, in reports, and in the gate."""
+
+import json
+import re
+
+import pytest
+from reports import write
+from step_runs import FLAGS, PRODUCTS, TIMES, TINY, completed, recorded
+
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.extensions.models import model_command as model
+from pytest_flashinfer_perf.extensions.pages import page
+from pytest_flashinfer_perf.extensions.shards import merging
+from pytest_flashinfer_perf.report import story
+from pytest_flashinfer_perf.rows import run_file
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    folder.mkdir()
+    return completed(folder)
+
+
+def longer(share):
+    return {name: us * (1 + share) for name, us in TIMES.items()}
+
+
+@pytest.fixture
+def compared(plan, tmp_path, monkeypatch, capsys):
+    """Exit code and output of `compare`, of two runs and a settings file."""
+    monkeypatch.chdir(tmp_path)
+
+    def compare(head, settings="", *words, base=TIMES, **how):
+        (tmp_path / "flashinfer-perf.toml").write_text(settings)
+        sides = (("base.json", base), ("head.json", head))
+        files = [write(tmp_path / name, recorded(plan, us, **how)) for name, us in sides]
+        code = cli.main(["compare", "--base", str(files[0]), "--head", str(files[1]), *words])
+        shown = capsys.readouterr()
+        return code, " ".join((shown.out + shown.err).split())
+
+    return compare
+
+
+def test_a_run_of_a_step_records_it(session, pytestconfig, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, "num_hidden_layers": 2}))
+    words = (
+        "--import-mode=importlib",
+        "--perf-backends=torch",
+        f"--perf-model={tmp_path}/config.json",
+        "-k",
+        "mm_bf16",
+    )
+    done = session(pytestconfig.rootpath / "tests" / "gemm", *words, "--perf-step=--batch 4 --context 128")
+    assert done.code == 0
+    step = run_file.read(done.folder / "run.json").step
+    assert step.title.endswith("one decode step of 4 requests with 128 tokens")
+    assert {kernel.name: kernel.count for kernel in step.kernels}["gate-up"] == 2
+    assert next(kernel for kernel in step.kernels if kernel.name == "qkv").problems[0]["routine"] == "mm_bf16"
+
+
+def test_a_recorded_step_is_read_and_merged_as_it_was(plan, tmp_path):
+    path = write(tmp_path / "run.json", recorded(plan, TIMES))
+    assert run_file.read(path).step == plan
+    whole = merging.merged([merging.read(path)], allowed=("gaps",))
+    assert run_file.parse(whole, "merged").step == plan
+
+
+@pytest.mark.parametrize("since", [(), ("cases", "stored", "parameters", "flops", "weight_bytes")])
+def test_a_budget_of_a_recorded_step_needs_no_flashinfer(since, plan, tmp_path, monkeypatch, capsys):
+    """Nor that of a file which an older version wrote, without the fields that came later."""
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps(TINY))
+    monkeypatch.setattr(model, "all_apis", lambda: pytest.fail("asked for"))
+    run = recorded(plan, TIMES)
+    for kernel in run["flashinfer_perf"]["step"]["kernels"]:
+        for name in since:
+            del kernel[name]
+    path = write(tmp_path / "run.json", run)
+    assert cli.main(["model", str(tmp_path / "tiny"), *FLAGS, "--run", str(path)]) == 0
+    assert "sum 320.0 us +- " in capsys.readouterr().out
+
+
+def test_a_run_of_another_step_is_planned_anew(plan, tmp_path, capsys):
+    """Its rows count where they are of the same shapes: here those of the products are."""
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps(TINY))
+    path = write(tmp_path / "run.json", recorded(plan, TIMES))
+    words = ["--batch", "4", "--context", "256", "--page-size", "16"]
+    assert cli.main(["model", str(tmp_path / "tiny"), *words, "--run", str(path)]) == 2
+    assert (
+        "though a case measures it: rope, attention (0.0% of the weights): run.json has no" in capsys.readouterr().out
+    )
+
+
+def test_a_step_recorded_without_weights_is_still_summed(plan, tmp_path, capsys):
+    run = recorded(plan, TIMES)
+    for kernel in run["flashinfer_perf"]["step"]["kernels"]:
+        del kernel["weight_bytes"]
+    assert cli.main(["report", "--markdown", str(write(tmp_path / "run.json", run))]) == 0
+    assert "sum 320.0 us" in (text := capsys.readouterr().out)
+    assert "incomplete: of kernels with an unknown share of the weights" in text
+
+
+def test_the_page_has_a_bar_for_each_kernel_and_names_the_gaps(plan, tmp_path):
+    dates = ("2026-11-20T10:00:00+00:00", "2026-11-21T10:00:00+00:00")
+    sides = zip(("base.json", "head.json"), (TIMES, {**TIMES, "lm-head": 24.0}), dates, strict=True)
+    html = page.render(story.read([write(tmp_path / name, recorded(plan, us, when)) for name, us, when in sides]))
+    section = re.search(r'<section id="step".*?</section>', html, re.DOTALL)[0]
+    bars = re.findall(r'<th scope="row">(.*?)</th>.*?width: ([\d.]+)%', section, re.DOTALL)
+    assert len(bars) == len(TIMES)
+    assert dict(bars)["gate-up"] == "29.6"
+    assert sum(float(share) for _, share in bars) == pytest.approx(100, abs=0.5)
+    assert '<th scope="col">fastest backend</th>' in section
+    assert "sum 304.0 us" in section
+    assert "compared with the base: -5.0%" in section
+    assert "without a case: embedding" in section
+
+
+def test_a_page_of_a_step_without_rows_has_the_reason(plan, tmp_path):
+    html = page.render(story.read([write(tmp_path / "run.json", recorded(plan, {}))]))
+    assert "has usable rows of no device: a step runs on one GPU" in html
+
+
+def test_the_markdown_report_has_the_step(plan, tmp_path, capsys):
+    assert cli.main(["report", "--markdown", str(write(tmp_path / "run.json", recorded(plan, TIMES)))]) == 0
+    assert "| gate-up | 3 | mm\\_bf16: fa2 | 30.00 us | 90.00 us | 28.1% |" in capsys.readouterr().out
+
+
+def test_the_gate_shows_the_change_of_the_sum(compared):
+    code, text = compared({**TIMES, "lm-head": 24.0})
+    assert code == 0
+    assert "step of tiny: 304.0 us, without embedding; -5.00% +- 1." in text
+
+
+@pytest.mark.parametrize(
+    ("share", "settings", "code", "sentence"),
+    [
+        (0.05, '"*" = { slower_step = "3%" }', 1, "WORSE step of tiny: "),
+        (0.05, '"*" = { slower_step = "3%" }', 1, "a step is 5.00% slower, more than slower_step 3.00%"),
+        (0.02, '"*" = { slower_step = "3%" }', 0, "+2.00% +- "),
+        (0.05, '"*" = { slower_step = "30%" }\n"tiny" = { slower_step = "3%" }', 1, "more than slower_step 3.00%"),
+        (0.05, '"other*" = { slower_step = "3%" }', 0, "[models] 'other*' fits no model of which this run has a step"),
+        (0.0, '"tiny" = { max_step_us = 319 }', 1, "a step takes 320.0 us, more than max_step_us 319"),
+        (0.0, '"tiny" = { max_step_us = 321 }', 0, "step of tiny: 320.0 us, without embedding; +0.00% +- "),
+        (0.0, '"tiny" = { slower = "3%" }', 2, "[models] 'tiny': unknown name 'slower'"),
+        (0.0, '"tiny" = { slower_step = 3 }', 2, "[models] 'tiny': slower_step: must be a percentage above zero"),
+    ],
+)
+def test_the_sum_is_held_to_thresholds(compared, share, settings, code, sentence):
+    """Each kernel alone may become 50 % slower here."""
+    settings = f'[thresholds]\n"*" = {{ slower = "50%" }}\n[models]\n{settings}\n'
+    found, text = compared(longer(share), settings)
+    assert sentence in text
+    assert found == code
+
+
+def test_a_change_that_noise_may_be_is_not_worse(compared):
+    """By the host's clock 2 % more are less than two processes of the same code may differ."""
+    settings = '[thresholds]\n"*" = { slower = "50%" }\n[models]\n"*" = { slower_step = "1%" }\n'
+    code, text = compared(longer(0.02), settings, instrument="wall", placements=[])
+    assert (code, "WORSE" in text) == (0, False), text
+    assert "+2.00% +- " in text
+
+
+def test_what_cannot_be_summed_cannot_be_judged(compared):
+    settings = '[models]\n"*" = { max_step_us = 1000, slower_step = "1%" }\n'
+    code, text = compared(PRODUCTS, settings, base=PRODUCTS)
+    assert code == 2
+    unmeasured = "rope, append, activation, add-norm, first norm, sampling"
+    assert f"INVALID step of tiny: 280.0 us, without embedding, {unmeasured}; " in text
+    assert f"max_step_us cannot be judged: no usable row of {unmeasured}" in text
+
+
+def test_the_sum_is_in_every_form_of_the_verdicts(compared, tmp_path):
+    settings = '[thresholds]\n"*" = { slower = "50%" }\n[models]\n"*" = { slower_step = "3%" }\n'
+    forms = {name: tmp_path / f"verdicts.{name}" for name in ("markdown", "json", "junit")}
+    compared(longer(0.05), settings, *(f"--{name}={path}" for name, path in forms.items()))
+    texts = {name: path.read_text() for name, path in forms.items()}
+    assert "WORSE step of tiny: 336.0 us" in texts["markdown"]
+    [step] = json.loads(texts["json"])["steps"]
+    assert (step["model"], len(step["worse"]), step["unknown"]) == ("tiny", 1, [])
+    assert 'name="step of tiny"' in texts["junit"]
+    assert '<failure message="WORSE step of tiny' in texts["junit"]

@@ -1,0 +1,272 @@
+"""Modules compiled first: which ones, all at once and once only, into FlashInfer's cache or for another machine."""
+
+import re
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from toolkit import Toolkit
+
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.extensions.prebuild import building, loop
+from pytest_flashinfer_perf.extensions.prebuild.patches import HERE, NOWHERE, PRETENDED, Anything, Pretence, recording
+from pytest_flashinfer_perf.machine import builds
+from pytest_flashinfer_perf.machine.builds import CompileError
+from pytest_flashinfer_perf.spec.routine import CannotRunError
+
+flashinfer = pytest.importorskip("flashinfer", exc_type=ImportError)
+env = pytest.importorskip("flashinfer.jit.env", exc_type=ImportError)
+PLUGIN = f"-p{loop.PLUGIN}"
+LINES = """
+--routine BatchDecodeWithPagedKVCacheWrapper --backends fa2 fa3 cudnn --batch_size 64 --s_kv 8192 --page_size 16 \
+--num_qo_heads 8 --num_kv_heads 2 --head_dim_qk 128
+--routine bmm_fp8 --backends cublas cutlass --batch_size 1 --m 16 --n 64 --k 64
+--routine mm_bf16 --backends tinygemm --m 4 --n 64 --k 128 --bias
+--routine mm_bf16 --backends cublaslt torch --m 16 --n 64 --k 64
+"""
+TYPES = "dtype_q_bf16_dtype_kv_bf16_dtype_o_bf16_dtype_idx_i32_head_dim_qk_128_head_dim_vo_128"
+WITHOUT = "posenc_0_use_swa_False_use_logits_cap_False"
+# By these names an H200 has compiled them for the same lines, with 0.6.18 and with 0.7.2.
+COMPILED_ON_AN_H200 = {
+    f"batch_decode_with_kv_cache_{TYPES}_{WITHOUT}",
+    f"batch_prefill_with_kv_cache_{TYPES}_{WITHOUT}_f16qk_False_sm90",
+    "gemm",
+    "tinygemm2",
+    "mm_bf16_cublaslt",
+}
+# A first call of an API gets copies of its inputs, here too large to be held, and its answer is looked at. Of a call
+# that several processes make, one process alone would wait for the others for ever.
+SIZES = "--num_tokens 16 --hidden_size 512"
+LINES_OF_CALLS = f"""
+--api flashinfer.sampling.softmax --backends flashinfer --batch_size 64
+--routine allreduce_fusion --backends trtllm-oneshot trtllm-twoshot vllm nccl torch {SIZES}
+--routine moe_a2a_dispatch_combine --backends trtllm nccl {SIZES} --num_experts 16 --top_k 4
+--routine ulysses_all_to_all --backends nvlink nccl {SIZES} --num_qo_heads 8
+"""
+OF_CALLS = {"sampling", "trtllm_comm", "vllm_comm", "mnnvl_moe_alltoall", "ulysses_a2a"}
+ON_BLACKWELL = {"fp8_gemm_cutlass", "blackwell_softmax", "ulysses_a2a_sm100a"}
+KEPT = ("-n", "2", "--benchmark-json=kept.json", "--junitxml", "kept.json", "-p", "no:cacheprovider", "-v")
+
+
+@pytest.fixture
+def toolkit(tmp_path, monkeypatch):
+    made = Toolkit(tmp_path)
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+@pytest.fixture
+def prebuild(tmp_path, monkeypatch, capfd):
+    """The command, here: it compiles in a process of its own, whose output it shows."""
+    tmp_path.joinpath("lines.txt").write_text(LINES + LINES_OF_CALLS)
+    tmp_path.joinpath("kept.json").write_text("kept")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words, **environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        return subprocess.CompletedProcess(words, cli.main(["prebuild", *words]), *capfd.readouterr())
+
+    return run
+
+
+def test_all_that_the_cases_need_on_any_gpu_is_compiled_at_once_and_kept(toolkit, prebuild, tmp_path, monkeypatch):
+    """What cannot be linked costs no other."""
+    both = {"FLASHINFER_CUDA_ARCH_LIST": "9.0a 10.0a", "PYTEST_ADDOPTS": "-n 1 -p no:hypothesispytest"}
+    done = prebuild(
+        "--output", "kernels", "--", "lines.txt", *KEPT, MAX_JOBS="2", MEETS="1", BROKEN="tinygemm2.so", **both
+    )
+    assert (done.returncode, done.stderr) == (1, ""), done.stdout
+    needed = COMPILED_ON_AN_H200 | OF_CALLS | ON_BLACKWELL
+    assert toolkit.modules == needed - {"tinygemm2"}
+    assert toolkit.at_once == 2
+    assert re.search(rf"^\d+ cases: {len(needed)} modules of FlashInfer$", done.stdout, flags=re.MULTILINE), done.stdout
+    assert "calls that failed" not in done.stdout
+    assert (
+        "flashinfer declares no support of gemm.bmm_fp8 with backend cutlass on compute capability 9.0" in done.stdout
+    )
+    said = [line.partition(" s  ")[2] for line in done.stdout.splitlines() if re.match(rf"\d+/{len(needed)} ", line)]
+    broken = "tinygemm2 does not compile: ld(12): error: no such kernel"
+    assert sorted(said) == sorted([*(f"{name} is compiled" for name in toolkit.modules), broken])
+    assert f"compiled {len(needed) - 1} of {len(needed)} modules in " in done.stdout
+    assert tmp_path.joinpath("kept.json").read_text() == "kept"
+    monkeypatch.syspath_prepend(tmp_path / "kernels")
+    monkeypatch.setattr(env, "FLASHINFER_AOT_PROVIDERS", env._get_aot_providers())
+    assert env.get_aot_path("gemm") == tmp_path / "kernels" / building.PACKAGE / building.FOLDER / "gemm" / "gemm.so"
+    assert env.get_aot_path("gemm").exists()
+
+
+PLANTED = """
+    import contextlib
+    import pytest
+    from flashinfer.jit.core import gen_jit_spec
+    from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
+
+    def load(name):
+        gen_jit_spec(name, [__file__.replace("test_it.py", f"{name}.cu")]).build_and_load()
+
+    def build(p, x, how):
+        with contextlib.suppress(RuntimeError):  # the compiler writes nothing that could be loaded
+            load("right")
+        load("broken")
+        return mm_bf16.backends["torch"].build(p, x, how)
+
+    mm_bf16.backend("mine")(build)
+
+    @pytest.mark.perf_cases(mm_bf16, "--m 4 --n 64 --k 128", "--m 5 --n 64 --k 128", "--m 6 --n 64 --k 128")
+    def test_mm(perf, case):
+        perf(case)
+
+    @pytest.mark.parametrize("nth", [1, 2])
+    def test_mine(perf, nth):
+        load("broken_too")
+"""
+
+
+def test_what_does_not_compile_fails_its_cases_in_one_sentence(session, pytester, toolkit, monkeypatch):
+    """A worker is told of what did not compile before; of a test without a case it finds out once by itself."""
+    monkeypatch.setattr(builds, "broken", {})
+    monkeypatch.setenv("BROKEN", "broken")
+    pytester.makeini("[pytest]\nperf_gpu_workers = true")
+    sources = {name: pytester.makefile(".cu", **{name: ""}) for name in ("right", "broken", "broken_too")}
+    done = session("-n1", "--perf-prebuild", "-k", "mine or torch", "--perf-device=cpu:any", test_it=PLANTED)
+    assert done.outcomes == {"failed": 5, "passed": 3}, done.out
+    for name, failed in (("broken", 3), ("broken_too", 2)):
+        sentence = f"FlashInfer's module {name} does not compile: {sources[name]}(12): error: no such kernel"
+        assert done.out.count(sentence) == failed
+    assert "Traceback" not in done.out
+    of_modules = sorted(Path(out).parent.name for out in toolkit.compiled)
+    assert of_modules == ["broken", "broken_too", "right", "right"], "each file once, by prebuild or by FlashInfer"
+    left = done.document["flashinfer_perf"]["unmeasured"]
+    assert [case["ended"] for case in left if "ended" in case] == ["not-compiled"] * 3
+
+
+def test_what_there_is_no_gpu_to_compile_for_is_said(toolkit, prebuild, monkeypatch):
+    monkeypatch.delenv("FLASHINFER_CUDA_ARCH_LIST")
+    done = prebuild("--", "lines.txt")
+    sentence = (
+        "flashinfer-perf prebuild: there is no GPU to compile for: name one, such as FLASHINFER_CUDA_ARCH_LIST=9.0a\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", sentence)
+    assert not toolkit.compiled
+
+
+def test_nothing_to_compile_is_an_error(pytester):
+    pytester.makepyfile("def test_it(): pass")
+    done = pytester.runpytest(PLUGIN)
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["ERROR: nothing to prebuild: these arguments select no test with a case"])
+
+
+def test_what_cannot_be_collected_is_pytests_to_say(pytester):
+    pytester.makepyfile("import nothing_there")
+    done = pytester.runpytest(PLUGIN)
+    assert done.ret == pytest.ExitCode.INTERRUPTED
+    done.stdout.fnmatch_lines(["*No module named 'nothing_there'"])
+
+
+def test_without_ninja_nothing_is_tried(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(building.NinjaError, match=r"no ninja in PATH: pip install ninja"):
+        building.verify_ninja()
+
+
+def test_modules_of_another_flashinfer_are_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv(loop.ARCHITECTURES, "9.0a")
+    building.write(tmp_path, [])
+    building.verify(tmp_path)
+    monkeypatch.setenv(loop.ARCHITECTURES, "10.0a")
+    with pytest.raises(building.ArtifactError, match="is of another FlashInfer or for other GPUs, name a new folder"):
+        building.verify(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_before_anything_is_compiled():
+    with pytest.raises(OSError, match="'/proc/flashinfer_jit_cache/"):
+        building.verify(Path("/proc"))
+
+
+def test_the_gpu_that_is_not_there_has_shapes_and_small_contents():
+    with Pretence():
+        large, small = torch.empty(1 << 20, device="cuda"), torch.arange(4, device=PRETENDED)
+        mixed = large[small] * 2
+        seen = [tensor.device for tensor in (large, small, mixed, torch.zeros(3, pin_memory=True).cuda())]
+        grown = small.repeat_interleave(1 << 20)
+        masked = large.view(-1, 4)[large.view(-1, 4)[:, 0] > 0]
+        counts = (small.sum().item(), small.tolist(), mixed.shape, float(large[0]), large.random_().is_cuda)
+    assert seen == [PRETENDED] * 4
+    assert counts == (6, [0, 1, 2, 3], (4,), 1.0, True)
+    assert masked.shape == (1, 4)
+    assert [t.device for t in (large, small, mixed, grown)] == [NOWHERE, HERE, NOWHERE, NOWHERE]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_module_is_compiled_where_its_flashinfer_compiles_it_and_is_current_then(tmp_path, shared):
+    """Before 0.6.3 the files of a module were named from a folder that all modules shared."""
+    folder = tmp_path / "m"
+    there = "m" if shared else folder
+    folder.mkdir()
+    folder.joinpath("build.ninja").write_text(f"rule make\n  command = touch $out\nbuild {there}/m.so: make\n")
+    own = {} if shared else {"build_dir": folder}
+    paths = {"ninja_path": folder / "build.ninja", "lock_path": tmp_path / "lock"}
+    spec = SimpleNamespace(name="m", sources=["a.cu"], write_ninja=lambda: None, **paths, **own)
+    finished, steps = [], []
+    for _ in range(2):
+        building.built([spec], lambda *one: finished.append(one), lambda *one: steps.append(one))
+    assert (finished, steps) == ([("m", None)] * 2, [(1, 1)])
+    assert folder.joinpath("m.so").exists()
+
+
+def test_a_flashinfer_that_loads_modules_in_another_way_is_said(monkeypatch):
+    monkeypatch.delattr("flashinfer.jit.core.JitSpec.build_and_load")
+    with pytest.raises(CannotRunError, match=r"no JitSpec\.build_and_load, by which prebuild finds"), recording({}):
+        pass
+
+
+def test_anything_is_whatever_is_made_of_it():
+    one, (two, three) = Anything(1).plan(3)[0], Anything(1)
+    with Anything(1).stream as stream:
+        assert (one, two, three, stream, list(Anything(1))) == (1, 1, 1, 1, [1, 1])
+    assert not hasattr(Anything(1), "__dlpack__")
+
+
+NINJA = "ninja: Entering directory `/c/x'\n[1/3] g++ -Werror -c a.cc -o a.o\n"
+FAILED = f"{NINJA}FAILED: [code=2] /c/x/a.cuda.o \nnvcc -Werror -c a.cu -o a.cuda.o\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "error"),
+    [
+        (f"{FAILED}a.cu(3): warning: x\na.cu(7): error: no y\n1 error\n", "a.cu(7): error: no y"),
+        (f"{FAILED}In file included from a.cu:1:\na.h:9:2: fatal error: no b.h\n", "a.h:9:2: fatal error: no b.h"),
+        (f"{FAILED}ld: cannot find -lcudart: No such file\n", "ld: cannot find -lcudart: No such file"),
+        (f"{FAILED}/bin/sh: 1: nvcc: not found\nninja: build stopped\n", "/bin/sh: 1: nvcc: not found"),
+        (f"{FAILED}Killed\n[2/3] other\nninja: build stopped: subcommand failed.\n", "Killed"),
+        ("ninja: error: 'a.cu', needed by 'a.o', missing\n", "ninja: error: 'a.cu', needed by 'a.o', missing"),
+        ("", "ninja ended without a word"),
+    ],
+)
+def test_the_first_error_is_the_compilers(output, error):
+    assert builds.first_error(output) == error
+
+
+def test_other_errors_of_a_build_are_left_alone(monkeypatch):
+    class Spec:
+        name, build_dir, ninja_path = "m", "/c/m", "/c/m/build.ninja"
+
+    said = iter([RuntimeError("no CUDA"), RuntimeError(f"Ninja build failed. Ninja output:\n{FAILED}x: error: y")])
+
+    def build(_spec):
+        raise next(said)
+
+    monkeypatch.setattr(builds, "broken", {})
+    watched = builds._watched(build)
+    with pytest.raises(RuntimeError, match=r"^no CUDA$"):
+        watched(Spec())
+    for _ in range(2):
+        with pytest.raises(
+            CompileError, match=r"m does not compile: x: error: y\n.*: ninja -C /c/m -f /c/m/build.ninja"
+        ):
+            watched(Spec())

@@ -1,0 +1,185 @@
+"""`flashinfer-perf prove`: extra work behind timed calls, and processes with and without it in turns."""
+
+import json
+import re
+import shlex
+import sys
+
+import pytest
+
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.engine import planted_work
+from pytest_flashinfer_perf.gate import read
+from pytest_flashinfer_perf.settings import planting
+
+QUICK = ("--import-mode=importlib", "-p", "no:cacheprovider", "--perf-iters=3", "--perf-device=cpu")
+LINE = "--routine bmm_fp8 --backends torch --batch_size 1 --m 4 --n 16 --k 16"
+OWN = """
+import torch
+
+def test_own(perf):
+    perf.time(torch.neg, torch.ones(8), reference=-torch.ones(8))
+
+def test_other(perf):
+    perf.time(torch.neg, torch.ones(8))
+
+def test_plain(benchmark):
+    benchmark.pedantic(lambda: None, rounds=3)
+"""
+
+
+@pytest.fixture
+def measured(pytester):
+    """Rows by test id, of a line of a testlist and of tests of one's own, or of the suite's case."""
+    pytester.makefile(".txt", lines=f"{LINE}\n")
+    pytester.makepyfile(test_own=OWN)
+
+    def measured(*arguments):
+        done = pytester.runpytest(*arguments, *QUICK, "--benchmark-json=run.json")
+        assert done.ret == 0
+        return {row.fullname: row for row in read.read([pytester.path / "run.json"])[0].rows}
+
+    measured.path = pytester.path
+    return measured
+
+
+@pytest.mark.parametrize("arguments", [("lines.txt", "test_own.py"), (f"--perf-case={LINE}",)], ids=["own", "suite"])
+def test_timed_calls_are_followed_by_the_work_that_is_planted(measured, arguments):
+    before = measured(*arguments)
+    planted = {test: 0.02 for test in before if not test.endswith("test_other")}
+    planting.write(measured.path / "plants.json", planted)
+    after = measured(*arguments, "--perf-plant=plants.json")
+    assert set(after) == set(before)
+    seen = {test: row.execution.planted_us for test, row in after.items()}
+    assert [test for test, us in seen.items() if us is None] == [
+        test for test in before if test.endswith(("test_other", "test_plain"))
+    ]
+    assert all(us == pytest.approx(20_000) for us in seen.values() if us is not None)
+    assert {row.execution.planted_us for row in before.values()} == {None}
+
+
+@pytest.mark.more
+def test_planted_work_takes_its_time(measured):
+    planting.write(measured.path / "plants.json", {"test_own.py::test_own": 0.02})
+    assert measured("test_own.py", "--perf-plant=plants.json")["test_own.py::test_own"].median >= 0.02
+
+
+@pytest.mark.parametrize(("asked", "added"), [(100e-6, 100e-6), (2e-6, 2e-6), (30e-9, 1.4e-6)])
+def test_a_spinning_kernel_adds_what_is_asked_and_at_least_its_launch(asked, added):
+    spin = planted_work.Spin(launch=1.4e-6, per_cycle=0.5e-9)
+    assert spin.lasting(asked).seconds == pytest.approx(added, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (None, "does not exist"),
+        ("[1]", "must hold seconds by test id"),
+        ('{"a": "x"}', "must hold seconds by test id"),
+        ('{"a": -1}', "a: seconds must be above zero, got -1"),
+        ('{"a": Infinity}', "a: seconds must be above zero, got inf"),
+    ],
+)
+def test_what_cannot_be_planted_is_said(pytester, text, sentence):
+    if text is not None:
+        (pytester.path / "plants.json").write_text(text)
+    done = pytester.runpytest(*QUICK, "--perf-plant=plants.json")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    assert re.search(f"plants.json: .*{re.escape(sentence)}", done.stderr.str())
+
+
+def test_rows_with_planted_work_are_not_resumed_without(pytester):
+    pytester.makepyfile(test_own=OWN)
+    planting.write(pytester.path / "plants.json", {"test_own.py::test_own": 1e-4})
+    few = ("-k", "test_own", "--perf-iters=3", "--perf-device=cpu")
+    pytester.runpytest(*few, "--perf-plant=plants.json").assert_outcomes(passed=3)
+    done = pytester.runpytest(*few, "--perf-resume")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(
+        ["*not of this run, --perf-plant was {'test_own.py::test_own': 0.0001}, is {}: leave out*"]
+    )
+
+
+# In the place of pytest, which takes seconds to start: what it would write, of two cases that take 1 ms and 2 ms.
+PYTEST = """
+import json, os, sys, time
+words = dict(word.partition("=")[::2] for word in sys.argv[1:])
+plants = json.load(open(words["--perf-plant"])) if "--perf-plant" in words else {}
+rows = []
+for name, ms in (("a", 1.0), ("b", 2.0)):
+    planted = plants.get(name, 0.0)
+    jitter = 1 + 1e-6 * (os.getpid() % 7)
+    median = 1e-3 * ms * jitter + planted
+    stats = {"median": median, "mean": median, "stddev": 1e-7, "iqr": 1e-7, "rounds": 100}
+    extra = {"case": f"own/{name}", "status": "ok", "instrument": "cupti", "bound": "memory"}
+    extra |= {"planted_us": planted * 1e6 or None}
+    extra["case_s"] = time.time()
+    rows.append({"name": name, "fullname": name, "stats": stats, "extra_info": extra})
+json.dump({"benchmarks": rows}, open(words["--benchmark-json"], "w"))
+sys.exit(int(words.get("CODE", 0)))
+"""
+
+
+@pytest.fixture
+def prove(pytester, monkeypatch, tmp_path, capsys):
+    """Exit code, standard output and standard error of the command."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (pytester.path / "fake.py").write_text(PYTEST)
+    python = f"--python={shlex.quote(sys.executable)} -S fake.py"
+
+    def prove(*own, pytests=()):
+        code = cli.main(["prove", *([] if "--from=out" in own else [python]), *own, "--", *pytests])
+        return (code, *capsys.readouterr())
+
+    return prove
+
+
+def test_processes_are_measured_in_turns_and_judged_against_each_other(prove, pytester):
+    written = ("--json=more.json", "--markdown=more.md")
+    code, shown, told = prove("--processes=3", "--share=50%", "--output=out", *written, pytests=["-k", "b"])
+    assert code == 0
+    turns = ["plain-01", "planted-01", "planted-02", "plain-02", "plain-03", "planted-03"]
+    assert re.findall(r"^(\S+): 2 cases in [\d.]+ s$", told, re.MULTILINE) == turns
+    assert re.search(r"^own/a\n +0/6 +0/6 +9/9 ", shown, re.MULTILINE)
+    assert " ".join(shown.split()).endswith("the gate keeps its promise here")
+    plants = json.loads((pytester.path / "out" / "plants.json").read_text())
+    assert plants == {"a": pytest.approx(5e-4, rel=1e-3), "b": pytest.approx(1e-3, rel=1e-3)}
+    for name in ("json", "md"):
+        assert (pytester.path / "out" / f"proof.{name}").read_text() == (pytester.path / f"more.{name}").read_text()
+    document = json.loads((pytester.path / "more.json").read_text())
+    assert [case["measured"] for case in document["cases"]] == [pytest.approx(0.5, rel=0.01)] * 2
+    assert prove("--from=out") == (0, shown, "")
+    (pytester.path / "flashinfer-perf.toml").write_text('[thresholds]\n"*" = { slower = "60%" }\n')
+    code, shown, _ = prove("--from=out")
+    assert code == 2
+    assert re.search(
+        r"not counted, \+\d+\.\d\d % was planted where \+60\.00 % is allowed: own/a", " ".join(shown.split())
+    )
+
+
+def test_more_than_the_threshold_is_planted_where_no_share_is_said(prove, pytester):
+    (pytester.path / "flashinfer-perf.toml").write_text('[thresholds]\n"own/b" = { slower = "40%" }\n')
+    prove("--processes=3", "--output=out")
+    plants = json.loads((pytester.path / "out" / "plants.json").read_text())
+    assert plants == {"a": pytest.approx(3e-5, rel=1e-3), "b": pytest.approx(1.2e-3, rel=1e-3)}
+
+
+@pytest.mark.parametrize(
+    ("own", "pytests", "sentence"),
+    [
+        (["--processes=2"], [], "--processes=2: the noise between processes needs at least 3"),
+        (["--share=0.03"], [], "--share: must be a percentage above zero"),
+        (
+            ["--output=failed"],
+            ["CODE=1"],
+            "plain-01: tests failed, so nothing can be concluded: see failed/plain-01.log",
+        ),
+        (["--from=out"], [], "--from=out: has 0 files plain-*.json, needs at least 3"),
+        (["--from=out"], ["tests"], "--from judges stored results: leave out"),
+    ],
+)
+def test_what_could_not_be_measured_ends_with_2(prove, own, pytests, sentence):
+    code, shown, told = prove(*own, pytests=pytests)
+    assert (code, shown) == (2, "")
+    assert sentence in told

@@ -1,0 +1,302 @@
+"""FlashInfer-Bench's data sets: collected, trusted, and run from pytest, from a program and by the old command."""
+
+import json
+import random
+import re
+import runpy
+from dataclasses import replace
+
+import datasets
+import mutations
+import pytest
+from datasets import DataSet, solution, workload
+from traceset_runs import BY_ANY_TIME, FAST, FORGED, GEMM, GEMM_SOLUTIONS, TRUSTED
+
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.extensions.trace_sets import Benchmark, BenchmarkConfig, TraceSet, benchmark, data
+from pytest_flashinfer_perf.extensions.trace_sets.benchmark import RunnerError
+from pytest_flashinfer_perf.extensions.trace_sets.judge import EvaluationResult, EvaluationStatus
+from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.report import terminal
+
+pytestmark = pytest.mark.usefixtures("build_cache")
+COLLECTED = (*TRUSTED, "--collect-only")
+QUICK = {"iterations": 2, "num_trials": 1, "warmup_runs": 0, "evaluators": list(BY_ANY_TIME)}
+
+
+def test_nothing_is_run_until_it_is_trusted(pytester, session, gemm):
+    evil = f"import pathlib\npathlib.Path({str(pytester.path / 'owned')!r}).touch()\n"
+    gemm.solve(solution(GEMM, "evil", evil + datasets.RIGHT[GEMM]))
+    done = session("set", *FAST)
+    assert done.outcomes == {"skipped": 1}
+    done.says("1 case skipped", "    1  solutions are other people's code*", "*--perf-trust-solutions")
+    assert not (pytester.path / "owned").exists()
+    assert not (gemm.root / "traces").exists()
+
+
+def test_traces_that_cannot_be_written_are_an_error_before_a_solution_is_run(session, gemm):
+    gemm.solve(GEMM_SOLUTIONS["right"])
+    done = session("set", *TRUSTED, "--perf-trace-output=/proc")
+    assert done.code == pytest.ExitCode.USAGE_ERROR
+    done.complains("ERROR: --perf-trace-output: *'/proc/any.jsonl'")
+
+
+def test_a_trace_that_cannot_be_written_in_the_end_is_a_failure_in_one_sentence(pytester, session, gemm):
+    gemm.solve(GEMM_SOLUTIONS["right"])
+    (pytester.path / f"out/tests/gemm/{GEMM}.jsonl").mkdir(parents=True)
+    done = session("set", *TRUSTED, "--perf-trace-output=out")
+    assert done.outcomes == {"failed": 1}
+    done.says(f"*, but its trace is not written: *out/tests/gemm/{GEMM}.jsonl'")
+    assert "Traceback" not in done.out
+
+
+@pytest.mark.parametrize("name", ["conftest.py", "tests/conftest.py", "pytest.ini", "tox.ini"])
+def test_a_set_that_brings_code_for_pytest_is_refused_and_can_be_named(pytester, session, gemm, name):
+    gemm.solve(GEMM_SOLUTIONS["right"])
+    strange = gemm.root / name
+    strange.parent.mkdir(exist_ok=True)
+    owned = f"open({str(pytester.path / 'owned')!r}, 'w')\n"
+    strange.write_text(owned if name.endswith(".py") else "[pytest]\n")
+    refused = session("set", *TRUSTED)
+    assert refused.code == pytest.ExitCode.USAGE_ERROR
+    refused.complains(f"*is a data set with a {name}, which pytest would read: name the set by*")
+    session("--perf-trace-set=set", *COLLECTED).says("*= 1 test collected in *")
+    assert not (pytester.path / "owned").exists()
+
+
+def test_the_tests_of_the_official_set_are_not_collected_and_not_imported(pytester, session, gemm):
+    """Its checkout has `tests/references/test_*.py`. Nor does a worker of xdist, which evaluates the solution."""
+    gemm.solve(GEMM_SOLUTIONS["right"])
+    references = gemm.root / "tests" / "references"
+    references.mkdir(parents=True)
+    for name in ("test_gemm.py", "gemm_test.py", "__init__.py"):
+        (references / name).write_text(f"open({str(pytester.path / 'owned')!r}, 'w')\ndef test_it(): assert False\n")
+    beside = session("test_mine.py", "set", *COLLECTED, test_mine="def test_mine():\n    pass")
+    beside.says("*= 2 tests collected in *")
+    assert session("set", *TRUSTED, "-n", "1").outcomes == {"passed": 1}
+    assert not (pytester.path / "owned").exists()
+
+
+def test_a_set_is_named_beside_tests_and_its_items_by_their_ids(pytester, session, gemm):
+    gemm.solve(GEMM_SOLUTIONS["right"], GEMM_SOLUTIONS["returning"])
+    beside = session("test_mine.py", "set", *COLLECTED, test_mine="def test_mine():\n    pass")
+    beside.says("*= 3 tests collected in *")
+    name = f"set::{GEMM}[[]right-M4-01234567[]]"
+    by_id = session(f"set::{GEMM}[right-M4-01234567]", *COLLECTED, "-q")
+    by_id.says(name)
+    assert "returning" not in by_id.out
+    marked = session("--perf-trace-set=set", "-m", "perf(backend='right', M=4)", *COLLECTED, "-q")
+    marked.says(name, "", "1/2 tests collected (1 deselected) in *")
+    away = (f"--rootdir={pytester.mkdir('elsewhere')}", f"{gemm.root}::{GEMM}[right-M4-01234567]")
+    session(*away, *COLLECTED, "-q").says(f"*{name}*")
+    assert session("set::none", *TRUSTED).code == pytest.ExitCode.USAGE_ERROR
+
+
+BROKEN = {
+    "definitions/broken.json": ("{", "definitions/broken.json: the whole: Invalid JSON"),
+    "definitions/dtype.json": (
+        json.dumps({**datasets.GEMM, "name": "d", "outputs": {"C": {"shape": ["M"], "dtype": "float3"}}}),
+        "definitions/dtype.json: outputs.C.dtype: Input should be 'float32'",
+    ),
+    "definitions/up.json": (json.dumps({**datasets.GEMM, "name": ".."}), "definitions/up.json: name: '..' cannot be"),
+    "solutions/orphan.json": (
+        json.dumps(solution("nobody", "orphan", "x")),
+        "solutions/orphan.json: definition: 'nobody' does not exist",
+    ),
+    "solutions/author.json": (
+        json.dumps(solution(GEMM, "author", "x", author="../up")),
+        "solutions/author.json: author: '../up' cannot be the name of a file",
+    ),
+    "workloads/axis.jsonl": (
+        "\n" + json.dumps(workload(GEMM, "a", {})),
+        "workloads/axis.jsonl:2: workload.axes.M: is missing",
+    ),
+    "workloads/blob.jsonl": (
+        json.dumps(workload(GEMM, "b", {"M": 1}, A={"type": "safetensors", "path": "blob/no.st", "tensor_key": "A"})),
+        "workloads/blob.jsonl:1: workload.inputs.A.path: blob/no.st does not exist",
+    ),
+    "workloads/out.jsonl": (
+        json.dumps(workload(GEMM, "c", {"M": 1}, A={"type": "safetensors", "path": "../x", "tensor_key": "A"})),
+        "workloads/out.jsonl:1: workload.inputs.A.path: ../x leaves the data set",
+    ),
+    "workloads/input.jsonl": (
+        json.dumps(workload(GEMM, "d", {"M": 1}, Z={"type": "random"})),
+        f"workloads/input.jsonl:1: workload.inputs.Z: {GEMM} has no such input",
+    ),
+}
+
+
+def test_what_cannot_be_used_names_file_and_field_and_fails_alone(session, gemm):
+    gemm.solve(GEMM_SOLUTIONS["right"])
+    for name, (text, _) in BROKEN.items():
+        (gemm.root / name).write_text(text)
+    (gemm.root / "definitions/link.json").symlink_to("/etc/hostname")
+    done = session("set", *FAST)
+    assert done.outcomes == {"skipped": 1, "failed": len(BROKEN) + 1}
+    for sentence in (*(said for _, said in BROKEN.values()), "definitions/link.json: is a link that leaves the data"):
+        assert sentence in done.out
+
+
+def test_mutated_sets_through_pytest(session, gemm):
+    """Whatever a file holds, every other one is collected, and nothing ends the run."""
+    gemm.solve(GEMM_SOLUTIONS["right"])
+    files = sorted(path for path in gemm.root.rglob("*.json*"))
+    texts = {path: path.read_text() for path in files}
+    for seed in range(6):
+        mutated = files[seed % len(files)]
+        mutated.write_text(mutations.mutated(random.Random(seed), texts[mutated], 1 + seed), encoding="utf-8")
+        done, found = session("set", "--perf-trace-option=iterations=1"), data.read(gemm.root)
+        assert done.code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
+        assert done.outcomes.get("failed", 0) == len(found.problems)
+        assert sum(done.outcomes.values()) >= 1
+        assert "Traceback" not in done.out
+        mutated.write_text(texts[mutated])
+
+
+def test_a_definition_that_nobody_solves_is_said(session, gemm):
+    assert gemm.statuses() == {}
+    done = session("set", *TRUSTED, "-rs")
+    assert done.outcomes == {"skipped": 1}
+    done.says(f"*{GEMM} has no solution in*")
+
+
+@pytest.mark.usefixtures("gemm")
+def test_an_option_or_a_config_that_is_not_understood_ends_the_run(pytester, session):
+    (pytester.path / "c.yaml").write_text("definition_config:\n  x:\n    rtol: -1\n")
+    for said, sentence in (
+        ("--perf-trace-option=iteration=3", "*'iteration=3': must be NAME=VALUE, names are *"),
+        ("--perf-trace-option=rtol=-3", "*the defaults: rtol: Input should be greater than 0*"),
+        ("--perf-trace-config=c.yaml", "*c.yaml: definition_config.x.rtol: Input should be greater than 0*"),
+        ("--perf-trace-set=none", "*none: has no folder called definitions*"),
+    ):
+        done = session("set", said)
+        assert done.code == pytest.ExitCode.USAGE_ERROR
+        done.complains(sentence)
+
+
+@pytest.mark.parametrize("kind", ["solutions", "definitions"])
+def test_a_name_that_the_set_has_not_got_is_a_sentence_with_the_known_ones(session, gemm, kind):
+    gemm.solve(GEMM_SOLUTIONS["right"], GEMM_SOLUTIONS["wrong"])
+    known = {"solutions": "did you mean right? known are right, wrong", "definitions": f"known are {GEMM}"}
+    done = session("set", *TRUSTED, f"--perf-trace-option={kind}=[rihgt]")
+    assert done.code == pytest.ExitCode.INTERRUPTED
+    done.says(f"*set: {kind}: unknown name 'rihgt', {known[kind]}")
+    assert "Traceback" not in done.out
+    assert "in collect" not in done.out
+
+
+def test_a_program_meets_what_has_no_trace_when_all_else_has_one_and_resumes(gemm):
+    gemm.solve(solution(GEMM, "a_forged", FORGED.format("1e3") + datasets.RIGHT[GEMM]), GEMM_SOLUTIONS["right"])
+    config = BenchmarkConfig.default(**QUICK)
+    with pytest.raises(RunnerError, match="gemm_n8_k16, a_forged: impossible time"):
+        Benchmark(TraceSet.from_path(str(gemm.root)), config, device="cpu").run_all(save_results=True)
+    assert gemm.statuses() == {"right": "PASSED"}
+    gemm.solve(GEMM_SOLUTIONS["wrong"])
+    config = BenchmarkConfig.default(**QUICK, solutions=["right", "wrong"])
+    again = Benchmark(TraceSet.from_path(str(gemm.root)), config, device="cpu").run_all(resume=True)
+    assert [trace.solution for trace in again.traces[GEMM]] == ["wrong"]
+    assert gemm.statuses() == {"right": "PASSED", "wrong": "INCORRECT_NUMERICAL"}
+
+
+def test_a_program_has_all_devices_that_can_be_seen(pytester, gemm, monkeypatch):
+    """Two judges, one for each, though here both are the CPU; the traces are in the order of the set."""
+    monkeypatch.setattr(devices, "visible", lambda: ["cpu", "cpu"])
+    gemm.define(datasets.GEMM, *(workload(GEMM, str(rows), {"M": rows}) for rows in (4, 5, 6)))
+    meeting = f"""
+import glob, os
+
+def run(A, B, C):
+    os.makedirs("{pytester.path}/judge-" + str(os.getppid()), exist_ok=True)
+    while len(glob.glob("{pytester.path}/judge-*")) < 2:
+        os.sched_yield()
+    C.copy_(A @ B.T)
+"""
+    gemm.solve(solution(GEMM, "meeting", meeting))
+    config = BenchmarkConfig.default(**QUICK, use_isolated_runner=False)
+    result = Benchmark(TraceSet.from_path(str(gemm.root)), config).run_all(save_results=False)
+    assert [trace.workload.uuid for trace in result.traces[GEMM]] == ["4", "5", "6"]
+    assert len(list(pytester.path.glob("judge-*"))) == 2
+    assert gemm.traces() == []
+
+
+def test_the_old_command_resumes_and_says_so(session, judge, gemm):
+    gemm.solve(GEMM_SOLUTIONS["wrong"])
+    job = judge.job(datasets.GEMM, GEMM_SOLUTIONS["wrong"])
+    workload = job.workload.model_copy(update={"uuid": "0123456789"})
+    evaluated = replace(job, workload=workload)
+    benchmark.recorded(evaluated, EvaluationResult(EvaluationStatus.RUNTIME_ERROR, "it ended"), gemm.root / "traces")
+    command = ["--local", "set", "--iterations", "2", "--num-trials", "1", "--resume", "--log-level", "DEBUG"]
+    arguments = cli.as_pytest([*command, "--", "--perf-trust-solutions", "-rs"])
+    assert "--perf-trace-option=log_level=DEBUG" in arguments
+    done = session(*arguments)
+    assert done.outcomes == {"skipped": 1}
+    done.says("SKIPPED * evaluated already: its trace is there, and resume is asked for")
+    assert session(*arguments, "--perf-trace-output=elsewhere").outcomes == {"failed": 1}
+    with pytest.raises(SystemExit):
+        cli.as_pytest(["--local", "set", "--log-level", "LOUD"])
+
+
+def test_the_level_of_logging_is_that_of_flashinfer_bench_where_the_solution_is(judge):
+    said = "from flashinfer_bench.logging import get_logger\nget_logger('mine').info('built')\n"
+    quiet, chatty = (
+        judge(datasets.GEMM, said + datasets.RIGHT[GEMM], log_level=level).log for level in ("WARNING", "INFO")
+    )
+    assert "built" not in quiet
+    assert "INFO flashinfer-bench.mine: built" in chatty
+
+
+def test_the_smallest_set_of_the_documents_is_whole(pytester, session, pytestconfig):
+    page = (pytestconfig.rootpath / "docs/trace-sets.md").read_text()
+    files = re.findall(r"^`(flashinfer-trace/\S+)`[^\n]*\n\n```json\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert len(files) == 3
+    for name, text in files:
+        path = pytester.path / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    [(command, shown)] = re.findall(r"^```console\n\$ pytest (.*?)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    done = session(*command.split(), *FAST)
+    assert done.outcomes == {"passed": 1}
+    done.says("rmsnorm_h128 on cpu *", f"*{terminal.HEADINGS}", "batch64", "  mine  *")
+    assert all(line in shown for line in (terminal.HEADINGS, "batch64", "  mine  ", "rmsnorm_h128 on cpu "))
+    [trace] = re.findall(r"`(flashinfer-trace/traces/\S+)`", page)
+    assert (pytester.path / trace).exists()
+
+
+def test_the_documents_program_runs(pytester, gemm, pytestconfig):
+    gemm.solve(GEMM_SOLUTIONS["right"])
+    gemm.root.rename(pytester.path / "flashinfer-trace")
+    page = (pytestconfig.rootpath / "docs/trace-sets.md").read_text()
+    program = page.partition("```python\n")[2].partition("```")[0].replace("default()", f"default(**{QUICK})")
+    runpy.run_path(str(pytester.makepyfile(script=program)), run_name="__main__")
+    assert len(DataSet.traces(gemm, pytester.path / "flashinfer-trace/traces")) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("", ""),
+        ("--use-isolated-runner", "--perf-trace-option=use_isolated_runner=True"),
+        ("--no-use-isolated-runner", "--perf-trace-option=use_isolated_runner=False"),
+        ("--timeout 50", "--perf-trace-option=timeout_seconds=50"),
+        ("--solutions right wrong", '--perf-trace-option=solutions=["right", "wrong"]'),
+        ("--no-profile-baseline", "--perf-trace-option=profile_baseline=false"),
+    ],
+)
+def test_a_flag_of_the_old_command_is_a_field_of_its_config(words, option):
+    [first, *options] = cli.as_pytest(f"run --local set {words}".split()[1:])
+    assert first == "--perf-trace-set=set"
+    assert [one for one in options if "trace" in one] == [option] * bool(option)
+
+
+def test_the_old_command_prints_a_line_for_each_solution(pytester, gemm, capsys):
+    gemm.solve(GEMM_SOLUTIONS["right"], GEMM_SOLUTIONS["wrong"])
+    (pytester.path / "my_config.yaml").write_text("definition_config:\n  gemm_n8_k16:\n    rtol: 0.001\n")
+    pytester.chdir()
+    command = "run --local set --config my_config.yaml --rtol 0.5 --iterations 4 --num-trials 1 --no-save-results"
+    beside = ("--perf-trust-solutions", "--perf-device=cpu", "--benchmark-json=run.json", FAST[-1])
+    assert cli.main([*command.split(), "--", *beside]) == 1
+    shown = capsys.readouterr().out
+    assert re.search(r"^\[PERF\] right +:: median time [\d.]+ ms; std [\d.]+ ms$", shown, re.MULTILINE)
+    assert f"[ERROR] Error running test: {GEMM}[wrong-M4-01234567]" in shown
+    assert json.loads((pytester.path / "run.json").read_text())["benchmarks"][0]["stats"]["rounds"] == 4
+    assert not (gemm.root / "traces").exists()

@@ -1,0 +1,96 @@
+"""The scheduler of examples/engine.py, which is plain Python; and what the engine says without a GPU."""
+
+import importlib.util
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies
+
+ENGINE = Path(__file__).parents[4] / "examples" / "engine.py"
+
+
+def loaded():
+    spec = importlib.util.spec_from_file_location("engine", ENGINE)
+    module = sys.modules["engine"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+engine = loaded()
+sizes = strategies.tuples(strategies.integers(1, 200), strategies.integers(1, 60))
+
+
+@given(strategies.lists(sizes, min_size=1, max_size=12), strategies.integers(20, 60), strategies.integers(8, 64))
+def test_every_request_is_answered_and_no_page_is_used_twice(asked, pages, chunk):
+    """Whatever arrives; with few pages requests are preempted, and resume."""
+    scheduler = engine.Scheduler(pages, chunk, most=4)
+    for number, (prompt, answer) in enumerate(asked):
+        scheduler.add(engine.Request(number, prompt, answer))
+    decoded = 0
+    for _ in range(50_000):
+        kind, batch = scheduler.step()
+        if not batch:
+            break
+        decoded += len(batch) if kind == "decode" else 0
+        used = [page for request in scheduler.running for page in request.pages]
+        assert len(used) == len(set(used))
+        assert sorted([*used, *scheduler.free]) == list(range(pages))
+        for request, count in batch:
+            assert request in scheduler.running
+            assert len(request.pages) * engine.PAGE >= request.cached + count
+            assert kind == "prefill" or count == 1
+        assert kind == "decode" or sum(count for _, count in batch) <= chunk
+        scheduler.done(batch)
+    assert sorted(one.number for one in scheduler.finished) == list(range(len(asked)))
+    assert all(one.answered == one.answer for one in scheduler.finished)
+    assert sorted(scheduler.free) == list(range(pages))
+    by_prompts = len(asked) + scheduler.preempted  # each prefill ends with a token
+    assert decoded + by_prompts >= sum(answer for _, answer in asked)
+
+
+def test_a_preempted_request_prefills_what_it_had_answered():
+    scheduler = engine.Scheduler(pages=3, chunk=64, most=2)
+    first, second = engine.Request(0, 14, 20), engine.Request(1, 14, 20)
+    scheduler.add(first)
+    scheduler.add(second)
+    while not scheduler.preempted:
+        scheduler.done(scheduler.step()[1])
+    assert (second.cached, second.pages) == (0, [])
+    assert second.answered > 0
+    assert second.wanted == 14 + second.answered
+    while scheduler.running or scheduler.waiting:
+        scheduler.done(scheduler.step()[1])
+    assert [one.number for one in scheduler.finished] == [0, 1]
+
+
+def test_a_prompt_waits_for_pages_instead_of_preempting():
+    scheduler = engine.Scheduler(pages=3, chunk=64, most=4)
+    for number in range(2):
+        scheduler.add(engine.Request(number, 30, 2))
+    assert [(one.number, count) for one, count in scheduler.step()[1]] == [(0, 30)]
+    assert (len(scheduler.waiting), scheduler.preempted) == (1, 0)
+
+
+def test_what_never_fits_is_refused():
+    with pytest.raises(ValueError, match="longer than the whole cache"):
+        engine.Scheduler(pages=2).add(engine.Request(0, 30, 10))
+
+
+def test_requests_arrive_as_often_as_asked_and_the_same_for_a_seed():
+    seen = list(engine.arrivals(random.Random(3), 8.0, 100.0))
+    assert seen == list(engine.arrivals(random.Random(3), 8.0, 100.0))
+    assert 600 < len(seen) < 1000
+    assert all(0 <= when < 100 and request.prompt > 0 for when, request in seen)
+
+
+def test_without_a_gpu_it_is_one_sentence():
+    done = subprocess.run(
+        [sys.executable, ENGINE, "--seconds", "1"], capture_output=True, text=True, check=False,
+        env={"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.strip().count("\n") == 0
+    assert "needs an NVIDIA GPU" in done.stderr

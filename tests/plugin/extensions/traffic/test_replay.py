@@ -1,0 +1,192 @@
+"""Sessions that measure a recording: its cases by `torch` on a CPU, their order, their share, their weighted sum."""
+
+import json
+import re
+import shlex
+
+import pytest
+from recorded_traffic import CALLS, decode, product, written
+from reports import document, write
+from step_runs import recorded_of, rows
+
+from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.extensions.traffic import recording, replay
+from pytest_flashinfer_perf.rows import run_file
+
+ON_CPU = ("--import-mode=importlib", "--perf-backends=torch")
+DECODE = "BatchDecodeWithPagedKVCacheWrapper"
+DECODING = f"{DECODE}.run"
+
+
+@pytest.fixture
+def run(session, pytester):
+    """Pytest on a recording, named as a person names it."""
+
+    def run(*arguments, calls=CALLS, **files):
+        written(pytester.path / "traffic.jsonl", calls)
+        return session("traffic.jsonl", *ON_CPU, *arguments, **files)
+
+    return run
+
+
+def test_a_recording_is_measured_and_summed(run):
+    """Each case lasts 1 ms: 600 of 1,000 calls in 2 s, half of which are decoding."""
+    done = run()
+    assert (done.code, done.outcomes) == (0, {"passed": 5, "skipped": 1})
+    assert "traffic.jsonl: 5 cases for 60.0% of the calls, " in done.out
+    assert re.search(r"fused_everything, 40\.0% of the calls: no routine\s+calls it", done.out)
+    found = run_file.read(done.folder / "run.json")
+    assert {kernel.cases[0]: kernel.count for kernel in found.step.kernels if kernel.cases}.keys() == {
+        f"{row.identity.routine}/{row.identity.shape}" for row in found.ours
+    }
+    assert "sum 600.0 ms +- " in done.out
+    assert "300.0 ms of GPU time for each second that was recorded" in done.out
+    done.says(f"{DECODING} *300 * 2 *50.0%", "mm_bf16 *260 * 2 *43.3%", "*PrefillWithPaged* *40 * 1 *6.7%")
+
+
+def test_the_sum_stands_beside_the_kernels_that_were_seen(tmp_path, capsys):
+    """Which kernel ran more often than is measured, and which longer: of 21 ms, a third is in the second one."""
+    names, seen = ("decode_kernel<fa2>", "merge", "another"), [(300, 0.012), (460, 0.008), (3, 0.02)]
+    kernels = [recording.KernelTotal(kernel=n, count=c, seconds=s) for n, (c, s) in zip(names, seen, strict=True)]
+    path = written(tmp_path / "traffic.jsonl", [decode([9, 17], count=300)], kernels=tuple(kernels))
+    plan = replay.of_file(path).plan
+    traced = {
+        "kernels": names[:2],
+        "kernel_runs": [1, 1],
+        "kernel_s": [4e-5, 2e-5],
+        "busy": 69.0,
+        "cold_l2": "rotate",
+    }
+    made = recorded_of(plan, document(*rows(plan, {DECODING: 70.0}, **traced)))
+    assert cli.main(["report", "--markdown", str(write(tmp_path / "run.json", made))]) == 0
+    text = capsys.readouterr().out.replace("\\", "")
+    assert "sum 21.00 ms" in text
+    assert "spent 20.00 ms in the kernels of these cases; the sum, of cold L2 by rotation, is +5.0% of that" in text
+    assert "+21.9% if each kernel ran as often as it was recorded" in text
+    assert "50.0% of the program's GPU time went into other kernels" in text
+    lines = [line.removeprefix("- ") for line in text.splitlines() if "%: " in line]
+    assert lines == [
+        "+9.0%: recorded 300 x 40.00 us, measured 300 x 46.00 us: decode_kernel&lt;fa2&gt;",
+        "-5.5%: recorded 460 x 17.39 us, measured 300 x 23.00 us: merge",
+        "+1.5%: between the kernels of a call, which a recording does not time",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "outcomes", "line"),
+    [
+        (("-k", "mm_bf16"), {"passed": 2, "deselected": 4}, "sum "),
+        (("--perf-cover=60%",), {"passed": 2, "skipped": 1}, "beyond --perf-cover: 3 cases"),
+        (("-k", f"{DECODE} and not lens9"), {"passed": 1, "deselected": 5}, "sum "),
+    ],
+)
+def test_a_part_of_it(run, words, outcomes, line):
+    done = run(*words)
+    assert done.outcomes == outcomes
+    assert line in done.out
+
+
+def test_the_heaviest_come_first_and_each_can_be_run_again(run, session):
+    again = [shlex.split(row["extra_info"]["repro"])[1] for row in run("-k", "lens9").rows.values()]
+    collected = [line for line in run("--collect-only", "-q").result.outlines if "[" in line]
+    assert [line.partition("::")[2].partition("[")[0] for line in collected][:3] == [DECODE, DECODE, "mm_bf16"]
+    assert collected[-1].endswith("::without-a-case[fused_everything]")
+    assert all("--actual_seq_lens_kv" in one for one in again)
+    assert session(again[0], *ON_CPU).outcomes["passed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "sentence"),
+    [
+        ("", ("second.jsonl",), "one recording at a time"),
+        ("", ("--perf-model=llama-3.1-70b",), "a recording and --perf-model have a sum each"),
+        ("", ("--perf-cover=95",), "must be a percentage above 0 and up to 100"),
+        ("", ("--perf-backends=nope",), "unknown name 'nope'"),
+        ('{"kernel": 3}\n', (), "traffic.jsonl:"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(session, pytester, text, words, sentence):
+    for name in ("traffic.jsonl", "second.jsonl"):
+        path = written(pytester.path / name, [product(4, count=1)])
+        path.write_text(path.read_text() + text)
+    done = session("traffic.jsonl", *ON_CPU, *words)
+    assert done.code != 0
+    assert sentence in done.out + done.err
+    assert "Traceback" not in done.out + done.err
+    assert "INTERNALERROR" not in done.out + done.err
+
+
+def test_bench_runs_the_recording_alone(tmp_path):
+    """And not the suite beside it."""
+    path = str(written(tmp_path / "traffic.jsonl", [product(4, count=5)]))
+    words = cli.of_suite([path])
+    assert words[-1] == path
+    assert words[0].startswith("--rootdir=")
+    assert not cli.of_suite(["-q"])[0].startswith("-")
+
+
+# The verdict of the sum, from files of runs whose times are known.
+
+TIMES = {DECODING: 40.0, "mm_bf16": 20.0, "BatchPrefillWithPagedKVCacheWrapper.run": 100.0}
+BASE = sum(count * TIMES[name] for name, count in ((DECODING, 300), ("mm_bf16", 260))) + 40 * 100.0
+SLACK = '[thresholds]\n"*" = { slower = "90%" }\n'
+
+
+@pytest.fixture
+def compared(tmp_path, monkeypatch, capsys):
+    """Exit code and output of `compare`, of one API's times changed by a share."""
+    monkeypatch.chdir(tmp_path)
+    plan = replay.of_file(written(tmp_path / "traffic.jsonl")).plan
+
+    def compare(name, share, settings="", *words):
+        (tmp_path / "flashinfer-perf.toml").write_text(SLACK + settings)
+        head = {**TIMES, name: TIMES[name] * (1 + share)} if name else TIMES
+        for file, times in (("base.json", TIMES), ("head.json", head)):
+            write(tmp_path / file, recorded_of(plan, document(*rows(plan, times))))
+        code = cli.main(["compare", "--base", "base.json", "--head", "head.json", *words])
+        shown = capsys.readouterr()
+        return code, " ".join((shown.out + shown.err).split())
+
+    return compare
+
+
+def test_the_verdict_begins_with_the_traffic_and_names_what_changed_it(compared):
+    code, text = compared("mm_bf16", -0.2)
+    whole = -0.2 * 260 * 20.0 / BASE
+    assert code == 0
+    assert text.startswith(f"your traffic: {whole:+.2%} +- ")
+    assert re.search(rf"mm_bf16 -20\.00% \+- [\d.]+%, which is {whole:+.2%}; ", text)
+    assert f"{DECODE}.run -" not in text.partition("ms per second")[0]
+    assert f"{(1 + whole) * BASE * 1e-3 / 2:.4g} ms per second" in text
+    assert "ms per second in 60.0% of the calls" in text, "fused_everything has no case"
+
+
+@pytest.mark.parametrize(
+    ("planted", "settings", "code", "sentence"),
+    [
+        (0.05, '"sum" = { slower = "1%" }', 1, "WORSE your traffic: +2.83% +- "),
+        (0.05, '"sum" = { slower = "1%" }', 1, "sum is 2.83% slower, more than slower 1.00%"),
+        (0.05, '"sum" = { slower = "3%" }', 0, "your traffic: +2.83% +- "),
+        (0.05, '"Batch*" = { slower = "4%" }', 1, f"{DECODING} is 5.00% slower, more than"),
+        (0.05, '"mm_*" = { slower = "4%" }', 0, "your traffic: "),
+        (0.0, '"sum" = { max_ms_per_s = 10 }', 1, "sum takes 10.6 ms per second, more than max_ms_per_s 10"),
+        (0.0, '"sum" = { max_ms_per_s = 11 }', 0, "your traffic: +0.00% +- "),
+        (0.0, '"nope" = { slower = "1%" }', 0, "[traffic] 'nope' fits neither sum nor an API of a recording"),
+        (0.0, '"sum" = { slower_step = "1%" }', 2, "[traffic] 'sum': unknown name 'slower_step'"),
+    ],
+)
+def test_limits_hold_the_sum_and_its_parts(compared, planted, settings, code, sentence):
+    """The planted share of one API moves the sum by that of its time."""
+    found, text = compared(DECODING if planted else "", planted, f"[traffic]\n{settings}\n")
+    assert sentence in text
+    assert found == code
+
+
+def test_every_form_of_the_verdict_has_the_traffic(compared, tmp_path):
+    forms = {name: tmp_path / f"verdicts.{name}" for name in ("markdown", "json", "junit")}
+    limit = '[traffic]\n"sum" = { slower = "1%" }\n'
+    compared(DECODING, 0.05, limit, *(f"--{name}={path}" for name, path in forms.items()))
+    assert "WORSE your traffic: +2.83%" in forms["markdown"].read_text()
+    [step] = json.loads(forms["json"].read_text())["steps"]
+    assert (step["subject"], step["model"], len(step["worse"])) == ("your traffic", "traffic.jsonl", 1)
+    assert '<failure message="WORSE your traffic' in forms["junit"].read_text()
