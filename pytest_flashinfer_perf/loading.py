@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "flashinfer_perf"  # the group in which other packages name theirs
 FOLDER = "pytest_flashinfer_perf.extensions"
-PREFIX = "flashinfer-perf-"  # of their names as plugins
+PREFIX = "flashinfer-perf-extension-"  # of their names as plugins
 HELPING = ("-h", "--help", "--markers", "--strict", "--strict-markers")  # all of these want to know what there is
-LOADED = f"{PREFIX}extensions"
+LOADED = "flashinfer-perf-extensions"
 OURS = "perf"  # in an option, or in the source of a test
 
 

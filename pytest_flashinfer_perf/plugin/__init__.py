@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     if is_asked:
         loading.register(pluginmanager)
         options.add(parser, loading.options(pluginmanager))
+    pluginmanager.register(Beginning(), "flashinfer-perf-beginning")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -43,17 +44,18 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     named_files.refuse_foreign(early_config)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_configure(config: pytest.Config) -> None:
-    """Before any extension reads its options, of which a process that a session starts drops some."""
-    if COMPILES in os.environ or confirms():
-        from pytest_flashinfer_perf.plugin import child_options
+class Beginning:
+    """Begins a session before any extension reads its options, in `pytest_configure`: the last to join comes first."""
 
-        child_options.clear(config)
-    for marker in (*options.MARKERS, *loading.markers(config.pluginmanager)):
-        config.addinivalue_line("markers", marker)
-    if _is_asked_for(config):
-        _hooks(config)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        if COMPILES in os.environ or confirms():
+            from pytest_flashinfer_perf.plugin import child_options
+
+            child_options.clear(config)
+        for marker in (*options.MARKERS, *loading.markers(config.pluginmanager)):
+            config.addinivalue_line("markers", marker)
+        if _is_asked_for(config):
+            _hooks(config)
 
 
 def _is_asked_for(config: pytest.Config) -> bool:

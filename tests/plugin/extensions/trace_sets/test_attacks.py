@@ -17,7 +17,7 @@ NUMERICAL, RUNTIME = "INCORRECT_NUMERICAL: ", "RUNTIME_ERROR: "
 # What a busy machine says of a time, beside what the judge's clock does, and that may take the one for the other.
 FORGED = "RUNTIME_ERROR: time not confirmed: |None: (impossible time|remembers answers): "
 PACKAGE = "from pytest_flashinfer_perf.extensions.trace_sets import evaluators, judge, shared, solver\n"
-TIMING = "from pytest_flashinfer_perf.engine import cold, instruments, run as timing\n"
+TIMING = "from pytest_flashinfer_perf.engine import cold, instruments, timing\n"
 
 
 def source(before, body, arguments="A, B, C"):
