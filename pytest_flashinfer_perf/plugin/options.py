@@ -270,14 +270,6 @@ FILES = (
         metavar="FILE",
         help="Write the rows as CSV to FILE, with the columns of flashinfer_benchmark.py.",
     ),
-    option(
-        "--perf-vllm-csv",
-        child=Child.NONE,
-        writes="any.csv",
-        metavar="DIR",
-        type=opt.FOLDER,
-        help="Write the results of vllm_decode to a CSV file in DIR, as vLLM's decode benchmark does.",
-    ),
 )
 TRACE_SETS = (
     option(

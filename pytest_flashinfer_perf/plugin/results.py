@@ -22,7 +22,6 @@ from _pytest._code.code import ExceptionChainRepr
 from pytest_flashinfer_perf.extensions.host import table as host
 from pytest_flashinfer_perf.extensions.models import budget
 from pytest_flashinfer_perf.extensions.models.step import StepPlan
-from pytest_flashinfer_perf.extensions.vllm import table as vllm
 from pytest_flashinfer_perf.files import verify_outputs, write_json
 from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.machine import provenance
@@ -53,7 +52,6 @@ FOR_SOME = {
     "--perf-ranks": ("is marked by perf_ranks", lambda row: row.provenance.ranks is not None),
 }
 OF_ITS_TABLE = ("benchmark_verbose", "benchmark_compare", "benchmark_histogram", "benchmark_cprofile")
-NO_CSV = "--perf-vllm-csv: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
 
 
 BOARD: pytest.StashKey[Board] = pytest.StashKey()  # of the config
@@ -122,17 +120,6 @@ class Board:
         for name, (sentence, uses) in FOR_SOME.items():
             if self.rows and session.config.getoption(name) is not None and not any(map(uses, self.rows)):
                 self.notes.append(f"{name} had no effect: none of the measured cases {sentence}")
-        folder = session.config.getoption("perf_vllm_csv")
-        if folder is None or session.config.option.collectonly or hasattr(session.config, "workerinput"):
-            return
-        try:
-            path = vllm.write_csv(self.rows, Path(folder), datetime.now().astimezone())
-        except OSError as error:
-            self.notes.append(not_written(session, "--perf-vllm-csv", error))
-            return
-        self.notes.append(f"wrote {path}" if path else NO_CSV)
-        if path is None and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     @pytest.hookimpl(specname="pytest_terminal_summary", tryfirst=True)
     def pytest_terminal_summary_without_another_table(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -155,7 +142,10 @@ class Board:
         software = provenance.versions() if rows else {}
         write_lines(terminalreporter, terminal.lines(rows, skips, software, checked, xfailed))
         write_lines(terminalreporter, terminal.left("not understood", not_understood, "line"))
-        if terminalreporter.config.getoption("perf_host"):
+        config = terminalreporter.config
+        for added in reversed(config.hook.pytest_perf_terminal(config=config, rows=rows)):
+            write_lines(terminalreporter, added)
+        if config.getoption("perf_host"):
             write_lines(terminalreporter, host.lines(rows))
         write_lines(terminalreporter, terminal.search_lines(searches))
         is_nothing = skips and not (rows or checked or searches)

@@ -8,7 +8,6 @@ from typing import Any
 
 from pytest_flashinfer_perf.engine.stopping import FEWEST, OUT_OF_TIME, WALL_FACTOR
 from pytest_flashinfer_perf.extensions.host import table as host
-from pytest_flashinfer_perf.extensions.vllm import table as vllm
 from pytest_flashinfer_perf.rows import formatting
 from pytest_flashinfer_perf.rows.formatting import (
     counted,
@@ -65,7 +64,6 @@ def lines(
         yield f"{'':<{_room() + 2}}{HEADINGS}"
         for shape, side_by_side in grouped(of_one, host.shape_of):
             yield from _backends(shape, side_by_side)
-    yield from vllm.lines(rows)
     if checked:
         yield ""
         results = ", ".join(f"{count} {name}" for name, count in Counter(checked).most_common())

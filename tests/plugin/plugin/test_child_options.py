@@ -10,7 +10,7 @@ from pytest_flashinfer_perf.settings.option import Child
 COMPILING = "import pytest\n@pytest.hookimpl(tryfirst=True)\ndef pytest_runtestloop(session): return True"
 ONCE = (
     *("--perf-gate=nothing.json", "--perf-gate-strict", "--perf-gate-allow=gpu", "--perf-save-baseline=base"),
-    *("--perf-html=page.html", "--perf-csv=rows.csv", "--perf-vllm-csv=.", "--perf-prebuild", "--perf-resume"),
+    *("--perf-html=page.html", "--perf-csv=rows.csv", "--perf-prebuild", "--perf-resume"),
 )
 OF_OTHERS = ("--benchmark-json=run.json", "--benchmark-save=saved", "--benchmark-autosave", "--junitxml=junit.xml")
 
@@ -51,5 +51,5 @@ def test_a_suspect_is_measured_again_although_the_session_has_options_of_its_own
     measured = (*QUICK, "--perf-iters=5", "--perf-backends=torch", "-W", "ignore")
     suite.runpytest(*measured, "--benchmark-json=base.json").assert_outcomes(passed=2)
     suite.makeconftest(TAKES.format(seconds=1e-3))
-    done = suite.runpytest(*measured, "--perf-gate=base.json", "--perf-vllm-csv=.", "--perf-shard=2/2")
+    done = suite.runpytest(*measured, "--perf-gate=base.json", "--perf-shard=2/2")
     done.stdout.fnmatch_lines(["*measured again: +900*"])
