@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -60,18 +59,11 @@ L = TypeVar("L")
 
 @dataclass(frozen=True)
 class Presets(Generic[L]):
-    """The models that have a kind of layer. Call it with a model's name to get that model on one GPU.
+    """The models that have a kind of layer. Call it with a model's name to get that model on one GPU."""
 
-    The models are read when they are first asked for: no file is read by an import.
-    """
-
-    read: Callable[[], Mapping[str, L]]
+    layers: Mapping[str, L]
     parameters: Callable[[L, Spread], dict[str, Any]]
     usual: tuple[Spread, ...] = tuple(Spread(tp) for tp in (1, 2, 4, 8))
-
-    @functools.cached_property
-    def layers(self) -> Mapping[str, L]:
-        return self.read()
 
     def __call__(self, name: str, tp: int = 1, dp: int = 1, ep: int = 1) -> Model:
         over = Spread(tp, dp, ep)

@@ -18,8 +18,8 @@ from typing import Any
 from pytest_flashinfer_perf.extensions.apis import special_cases
 from pytest_flashinfer_perf.extensions.apis.special_cases import special
 from pytest_flashinfer_perf.extensions.apis.templates import Api, Axis
-from pytest_flashinfer_perf.extensions.models import layers
-from pytest_flashinfer_perf.extensions.models.description import Dense, Description, Grouped
+from pytest_flashinfer_perf.routines import layers
+from pytest_flashinfer_perf.routines.published_models import GroupedHeads, PublishedModel
 from pytest_flashinfer_perf.spec import Model, Presets, Shape, Spread
 from pytest_flashinfer_perf.spec.dtypes import HALF
 from pytest_flashinfer_perf.spec.params import Fault, Params, Value, flag
@@ -154,13 +154,13 @@ def presets(api: Api) -> Presets[Any] | None:
     """Models that settle some of the API's axes; none where its axes are of no model's layer."""
     settles = partial(_settled, api)
     fitting = {name: model for name, model in layers.projections.layers.items() if settles(model, Spread())}
-    return Presets(lambda: fitting, settles) if fitting and not _small_experts(api) else None
+    return Presets(fitting, settles) if fitting and not _small_experts(api) else None
 
 
-def _settled(api: Api, model: Description, over: Spread) -> Sizes:
+def _settled(api: Api, model: PublishedModel, over: Spread) -> Sizes:
     """A grouped-query model's heads; of a latent one, its widths alone."""
-    sizes, here = dict(_widths(api, model, over)), layers.attention_of(model).part(over.tp)
-    if isinstance(here, Grouped):
+    sizes, here = dict(_widths(api, model, over)), model.heads.part(over.tp)
+    if isinstance(here, GroupedHeads):
         sizes |= {
             **dict.fromkeys(("num_qo_heads", "num_q_heads"), here.heads),
             **dict.fromkeys(("num_kv_heads", "num_k_heads"), here.kv_heads),
@@ -172,11 +172,10 @@ def _settled(api: Api, model: Description, over: Spread) -> Sizes:
     return {name: size for name, size in sizes.items() if name in names}
 
 
-def _widths(api: Api, model: Description, over: Spread) -> Iterator[tuple[str, int]]:
+def _widths(api: Api, model: PublishedModel, over: Spread) -> Iterator[tuple[str, int]]:
     if api.family == "activation":  # its `hidden_size` is that of both halves
-        dense = model.first(Dense)
-        if dense is not None:
-            yield "hidden_size", 2 * dense.width // over.tp
+        if model.width is not None:
+            yield "hidden_size", 2 * model.width // over.tp
         return
     yield "hidden_size", model.hidden
     yield "vocab_size", model.vocabulary // over.tp

@@ -16,12 +16,11 @@ from pytest_flashinfer_perf.extensions.models.description import (
     Experts,
     Feed,
     Grouped,
-    Latent,
     Layer,
     Mixer,
     Recurrent,
-    Routing,
 )
+from pytest_flashinfer_perf.routines.published_models import Latent, Routing
 
 MOST_LAYERS = 1024
 NEEDED = (

@@ -1,25 +1,22 @@
 """A model as its config.json describes it: layers, their attention and feed-forward parts, and stored weights.
 
-There is one description of a model. The shapes that routines are swept with (`layers.py`) and the kernels of a step
-(`kernels.py`) are both computed from it.
+The kernels of a step (`kernels.py`) are computed from it. What it has in common with the suite's published models is
+declared there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 from pytest_flashinfer_perf.extensions.models.quantisation import Stored
-from pytest_flashinfer_perf.spec.presets import shared
+from pytest_flashinfer_perf.routines.published_models import GroupedHeads, Latent, RoutedExperts
 
 
 @dataclass(frozen=True)
-class Grouped:
+class Grouped(GroupedHeads):
     """Grouped-query attention, over all tokens or the last `window`; `sinks` are a learned logit for each head."""
 
-    heads: int
-    kv_heads: int
-    head_dim: int
     biased: bool = False  # its projections
     window: int | None = None
     sinks: bool = False
@@ -27,45 +24,10 @@ class Grouped:
     rotated: bool = True  # by RoPE
     gated: bool = False  # a gate as wide as the queries, applied to the output
 
-    def part(self, tp: int) -> Grouped:
-        """What one of `tp` GPUs has: key and value heads are replicated where there are fewer than GPUs."""
-        heads = shared(self.heads, tp, "query heads")
-        kv_heads = shared(self.kv_heads, tp, "key and value heads") if self.kv_heads > tp else 1
-        return replace(self, heads=heads, kv_heads=kv_heads)
-
     @property
     def qkv(self) -> int:
-        """The width of queries, keys and values together, and of the gate."""
-        return self.head_dim * (self.heads * (2 if self.gated else 1) + 2 * self.kv_heads)
-
-    @property
-    def out(self) -> int:
-        return self.heads * self.head_dim
-
-
-@dataclass(frozen=True)
-class Latent:
-    """Multi-head latent attention."""
-
-    heads: int
-    q_rank: int
-    kv_rank: int
-    nope_dim: int
-    rope_dim: int
-    v_dim: int
-
-    def part(self, tp: int) -> Latent:
-        """What one of `tp` GPUs has: some of the heads, and the whole latent part."""
-        return replace(self, heads=shared(self.heads, tp, "query heads"))
-
-    @property
-    def down(self) -> int:
-        """The width of the latent part."""
-        return self.q_rank + self.kv_rank + self.rope_dim
-
-    @property
-    def query(self) -> int:
-        return self.nope_dim + self.rope_dim
+        """With the gate."""
+        return super().qkv + self.gated * self.out
 
 
 @dataclass(frozen=True)
@@ -88,29 +50,9 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Routing:
-    method: str
-    groups: int | None = None
-    groups_chosen: int | None = None
-    scaling: float | None = None
-    biased: bool = False
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Of a kernel that chooses the experts."""
-        scaling = {} if self.scaling is None else {"routed_scaling_factor": self.scaling}
-        groups = {"n_group": self.groups, "topk_group": self.groups_chosen}
-        return {"routing_method": self.method, "use_routing_bias": self.biased, **groups, **scaling}
-
-
-@dataclass(frozen=True)
-class Experts:
+class Experts(RoutedExperts):
     """Routed experts and, where `shared` is there, one that every token takes."""
 
-    count: int
-    chosen: int
-    width: int
-    routing: Routing
     gated: bool = True
     biases: bool = False
     activation: str = "Swiglu"

@@ -17,12 +17,12 @@ from pytest_flashinfer_perf.extensions.models.description import (
     Description,
     Experts,
     Grouped,
-    Latent,
     Layer,
     Recurrent,
 )
 from pytest_flashinfer_perf.extensions.models.quantisation import BITS, COLUMNS, Stored
 from pytest_flashinfer_perf.extensions.models.step import StepKernel
+from pytest_flashinfer_perf.routines.published_models import Latent
 from pytest_flashinfer_perf.spec.presets import shared
 
 QUANTISED = ("mm_fp8", "gemm_fp8_nt_groupwise", "mm_fp4")  # they take activations that a kernel before them quantised

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.extensions.models import layers
 from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.routines import layers
 from pytest_flashinfer_perf.routines.attention import _prims, _reference, _requests, _shared
 from pytest_flashinfer_perf.routines.attention._problems import BatchDecode, DecodeInputs
 from pytest_flashinfer_perf.spec import Built, Cost, LaunchOptions, Model, Routine, Shape

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.extensions.models import layers
 from pytest_flashinfer_perf.machine import capability, devices
+from pytest_flashinfer_perf.routines import layers
 from pytest_flashinfer_perf.routines.attention import _prefill, _prims, _requests, _shared
 from pytest_flashinfer_perf.routines.attention._prefill import CUDNN, DEEPSEEK, FMHA_V2, RAGGED, RAGGED_PRIMS
 from pytest_flashinfer_perf.routines.attention._problems import RaggedInputs, RaggedPrefill

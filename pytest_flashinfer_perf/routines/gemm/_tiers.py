@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from pytest_flashinfer_perf.extensions.models import layers
+from pytest_flashinfer_perf.routines import layers
 from pytest_flashinfer_perf.spec import Model, ParamError, Params, Routine, Shape
 
 P = TypeVar("P", bound=Params)

@@ -10,9 +10,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.extensions.models import layers
 from pytest_flashinfer_perf.machine import capability
-from pytest_flashinfer_perf.routines import _narrow
+from pytest_flashinfer_perf.routines import _narrow, layers
 from pytest_flashinfer_perf.routines.moe import _experts, _routing, _shared
 from pytest_flashinfer_perf.routines.moe._experts import Choices
 from pytest_flashinfer_perf.routines.moe._routing import ExpertWeights

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.extensions.models import layers
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines import _narrow
+from pytest_flashinfer_perf.routines import _narrow, layers
 from pytest_flashinfer_perf.routines._offsets import list_faults, listed
 from pytest_flashinfer_perf.routines.moe import _routing, _shared, _stored
 from pytest_flashinfer_perf.routines.moe._experts import Choices

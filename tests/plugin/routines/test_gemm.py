@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_flashinfer_perf.extensions.fuzz.search import params_of
-from pytest_flashinfer_perf.extensions.models import layers
-from pytest_flashinfer_perf.routines import _narrow
+from pytest_flashinfer_perf.routines import _narrow, layers
 from pytest_flashinfer_perf.routines.gemm.bmm import BmmFp8, BmmFp8Inputs, bmm_fp8
 from pytest_flashinfer_perf.spec.params import ParamError
 

@@ -168,7 +168,7 @@ def test_what_selects_no_routine_is_known():
 
 # Models on several GPUs.
 
-LAYERS = Presets(lambda: {"big": 8, "odd": 6}, lambda heads, over: {"heads": shared(heads, over.tp, "heads")})
+LAYERS = Presets({"big": 8, "odd": 6}, lambda heads, over: {"heads": shared(heads, over.tp, "heads")})
 
 
 def test_models_are_shared_where_they_divide_evenly():

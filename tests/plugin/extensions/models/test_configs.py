@@ -12,7 +12,8 @@ from mutations import mutated
 from pytest_flashinfer_perf.extensions.models import architectures, config_json, kernels, shipped
 from pytest_flashinfer_perf.extensions.models.config_json import ConfigError, Fields
 from pytest_flashinfer_perf.extensions.models.deployment import Step
-from pytest_flashinfer_perf.extensions.models.description import Dense, Experts, Grouped, Latent, Recurrent
+from pytest_flashinfer_perf.extensions.models.description import Dense, Experts, Grouped, Recurrent
+from pytest_flashinfer_perf.routines.published_models import Latent
 from pytest_flashinfer_perf.spec.presets import Spread, UnevenError
 
 PUBLISHED = [name for name in shipped.names() if shipped.record(name)["published_parameters"]]

@@ -2,10 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.extensions.models import layers
-from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.routines import all_routines, layers
 from pytest_flashinfer_perf.spec.params import ParamError
-from pytest_flashinfer_perf.spec.presets import Model, split_name
+from pytest_flashinfer_perf.spec.presets import Model
 
 PRESETS = (layers.attention, layers.latent, layers.expanded, layers.chosen_experts)
 MOE = [routine for routine in all_routines().values() if routine.family == "moe"]
@@ -34,12 +33,6 @@ def test_a_share_of_a_model_has_its_share_of_experts_or_of_each():
 def test_a_name_says_how_it_is_spread():
     assert layers.attention("qwen3-32b").name == "qwen3-32b"
     assert layers.attention("qwen3-32b", 4, 2).name == "qwen3-32b-tp4-dp2"
-
-
-@given(spread=st.dictionaries(st.sampled_from(["tp", "dp", "ep"]), st.integers(1, 512)))
-@pytest.mark.parametrize("name", ["qwen3-32b", "llama-3.1-70b", "tp-model"])
-def test_a_name_can_have_its_numbers_of_gpus(name, spread):
-    assert split_name(name + "".join(f"-{way}{gpus}" for way, gpus in spread.items())) == (name, spread)
 
 
 def test_heads_that_cannot_be_shared_are_an_error():
