@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "flashinfer_perf"  # the group in which other packages name theirs
 FOLDER = "pytest_flashinfer_perf.extensions"
 PREFIX = "flashinfer-perf-extension-"  # of their names as plugins
+DATA = ("*/*.json", "*/*/*.json")  # in a folder that an extension may collect, though it has Python as well
 HELPING = ("-h", "--help", "--markers", "--strict", "--strict-markers")  # all of these want to know what there is
 LOADED = "flashinfer-perf-extensions"
 OURS = "perf"  # in an option, or in the source of a test
@@ -103,11 +104,13 @@ def _of_ini(config: pytest.Config) -> list[str]:
 
 
 def _may_be_data(word: object) -> bool:
-    """Whether an argument names a file that is no Python, or a folder without any: these may be an extension's."""
+    """Whether an argument names a file that is no Python, or a folder with data or without Python: an extension's?"""
     path = Path(str(word).partition("::")[0])
     if str(word).startswith("-") or not path.exists():
         return False
-    return path.suffix != ".py" if path.is_file() else not any(path.glob("*.py"))
+    if path.is_file():
+        return path.suffix != ".py"
+    return not any(path.glob("*.py")) or any(any(path.glob(data)) for data in DATA)
 
 
 def speaks_of_us(test_file: Path) -> bool:

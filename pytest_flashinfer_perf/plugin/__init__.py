@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_flashinfer_perf import hookspecs, loading
-from pytest_flashinfer_perf.plugin import named_files, options
+from pytest_flashinfer_perf.plugin import options
 from pytest_flashinfer_perf.session.stash import COMPILES, confirms
 
 if TYPE_CHECKING:
@@ -37,11 +37,6 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         loading.register(pluginmanager)
         options.add(parser, loading.options(pluginmanager))
     pluginmanager.register(Beginning(), "flashinfer-perf-beginning")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    named_files.refuse_foreign(early_config)
 
 
 class Beginning:
@@ -67,7 +62,7 @@ def _is_asked_for(config: pytest.Config) -> bool:
     if starts_workers or compared or options.are_given(config):
         return True
     paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
-    if any(path.suffix in (".txt", ".json", ".jsonl") or named_files.is_data_set(path) for path in paths):
+    if any(path.suffix in (".txt", ".json", ".jsonl") for path in paths):
         return True
     if any(config.hook.pytest_perf_argument(path=path) for path in paths):
         return True

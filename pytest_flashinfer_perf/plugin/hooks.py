@@ -27,10 +27,7 @@ from pytest_flashinfer_perf.settings.settings import Settings
 from pytest_flashinfer_perf.settings.usage import errors_of_use
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.extensions.trace_sets.items import Evaluations
     from pytest_flashinfer_perf.machine.devices import Device
-
-TRACE_SETS = pytest.StashKey[list[tuple[named_files.Asked, "Evaluations"]]]()
 
 CODSPEED = (
     "pytest-codspeed is active (--codspeed or CODSPEED_ENV) and has switched off pytest-benchmark, which writes the"
@@ -48,11 +45,6 @@ def begin(config: pytest.Config) -> None:
         if not hasattr(config, "workerinput"):
             _start_gathering(config, settings, board)
         named_files.set_arguments(config, settings)
-        asked = named_files.take(config, settings)
-        if asked:
-            shared = named_files.evaluations(settings)
-            config.pluginmanager.register(shared, "flashinfer-perf-evaluations")
-            config.stash[TRACE_SETS] = [(one, shared) for one in asked]
 
 
 def _step_of(settings: Settings) -> StepPlan | None:
@@ -184,8 +176,6 @@ def complete(session: pytest.Session, config: pytest.Config, items: list[pytest.
 
 
 def _complete(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    for asked, shared in config.stash.get(TRACE_SETS, ()):
-        items.extend(named_files.items(session, asked, shared))
     if config.stash[SETTINGS].cases:
         from pytest_flashinfer_perf.plugin import collection
         from pytest_flashinfer_perf.plugin.items import WithoutCase

@@ -271,42 +271,6 @@ FILES = (
         help="Write the rows as CSV to FILE, with the columns of flashinfer_benchmark.py.",
     ),
 )
-TRACE_SETS = (
-    option(
-        "--perf-trace-set",
-        child=Child.OWN,
-        metavar="PATH",
-        **REPEATABLE,
-        help="Evaluate the solutions of this data set (repeatable). Naming it as an argument of pytest does the same.",
-    ),
-    option(
-        "--perf-trust-solutions",
-        child=Child.OWN,
-        action="store_true",
-        help="Run the code that data sets contain. Without this option their solutions are skipped.",
-    ),
-    option(
-        "--perf-trace-config",
-        child=Child.OWN,
-        reads=True,
-        metavar="FILE",
-        help="YAML file with the iterations, tolerances and timeouts for data sets. Default: built-in values.",
-    ),
-    option(
-        "--perf-trace-option",
-        child=Child.OWN,
-        metavar="NAME=VALUE",
-        **REPEATABLE,
-        help="One field of such a file, which wins over the file (repeatable).",
-    ),
-    option(
-        "--perf-trace-output",
-        child=Child.OWN,
-        may_be_empty=True,
-        metavar="DIR",
-        help="Folder to write traces to, '' to write none. Default: the folder `traces` of the data set.",
-    ),
-)
 # The options by which the commands start pytest.
 _HIDDEN = {"--perf-only": Child.OWN, "--perf-plant": Child.OWN, "--perf-plan": Child.SAME}
 HIDDEN = tuple(option(name, child=child, reads=True, metavar="FILE", help=SUPPRESS) for name, child in _HIDDEN.items())
@@ -321,7 +285,6 @@ QUESTIONS = {
     "whether it got slower": GATE,
     "long runs, many GPUs and many hosts": LONG_RUNS,
     "files that are read and written": FILES,
-    "FlashInfer-Bench data sets": TRACE_SETS,
 }
 
 ALL = (*(one for table in QUESTIONS.values() for one in table), *HIDDEN)

@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.plugin import named_files, options
 from pytest_flashinfer_perf.settings import planting, project_file
 from pytest_flashinfer_perf.settings.option import SECONDS
 from pytest_flashinfer_perf.settings.project_file import ProjectFile
-from pytest_flashinfer_perf.settings.settings import Checking, Fuzzing, Measuring, Settings, TraceSets
+from pytest_flashinfer_perf.settings.settings import Checking, Fuzzing, Measuring, Settings
 
 
 def _refuse_empty(config: pytest.Config) -> None:
@@ -55,7 +55,6 @@ def read(config: pytest.Config) -> Settings:
         autotune_cache=config.getoption("perf_autotune_cache"),
         tactics=config.getoption("perf_tactics"),
         strict_skips=tuple(config.getoption("perf_strict_skips")),
-        trace=_trace(config),
         project=project,
         measuring=Measuring(
             **{name: config.getoption(f"perf_{name}") for name in measuring},
@@ -111,16 +110,6 @@ def _traffic(config: pytest.Config) -> Path | None:
 def _plants(config: pytest.Config) -> dict[str, float]:
     named = config.getoption("perf_plant")
     return planting.read(config.invocation_params.dir / named) if named else {}
-
-
-def _trace(config: pytest.Config) -> TraceSets:
-    return TraceSets(
-        sets=tuple(config.getoption("perf_trace_set")),
-        trust=config.getoption("perf_trust_solutions"),
-        config=config.getoption("perf_trace_config"),
-        options=tuple(config.getoption("perf_trace_option")),
-        output=config.getoption("perf_trace_output"),
-    )
 
 
 def _project(config: pytest.Config) -> ProjectFile:

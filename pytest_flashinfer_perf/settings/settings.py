@@ -74,21 +74,6 @@ Asked = Measuring | Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
-class TraceSets:
-    """FlashInfer-Bench data sets and how they are evaluated. With `output` None, traces go into the data set."""
-
-    sets: tuple[str, ...] = ()
-    trust: bool = False
-    config: str | None = None
-    options: tuple[str, ...] = ()
-    output: str | None = None
-
-    def traces(self, root: Path) -> Path | None:
-        """The folder for the traces of this data set, None to write none."""
-        return root / "traces" if self.output is None else Path(self.output) if self.output else None
-
-
-@dataclass(frozen=True)
 class Checking:
     """Whether answers are compared with the reference, with which tolerances, and whether wrong ones are recorded."""
 
@@ -145,7 +130,6 @@ class Settings:
     strict_skips: tuple[str, ...] = ()
     project: ProjectFile = field(default_factory=_no_file)
     measuring: Measuring = Measuring()
-    trace: TraceSets = TraceSets()
     checking: Checking = Checking()
     fuzzing: Fuzzing = Fuzzing()
     quarantine: tuple[Quarantined, ...] = ()

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_flashinfer_perf.settings.option import Child, Option, option
 
 if TYPE_CHECKING:
     from flashinfer_bench.data import TraceSet
@@ -38,3 +44,74 @@ def verify_installed() -> None:
         raise ImportError(
             "trace sets need the flashinfer-bench package: pip install flashinfer-bench pydantic pyyaml safetensors"
         )
+
+
+OPTIONS = (
+    option(
+        "--perf-trace-set",
+        child=Child.OWN,
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="Evaluate the solutions of this data set (repeatable). Naming it as an argument of pytest does the same.",
+    ),
+    option(
+        "--perf-trust-solutions",
+        child=Child.OWN,
+        action="store_true",
+        help="Run the code that data sets contain. Without this option their solutions are skipped.",
+    ),
+    option(
+        "--perf-trace-config",
+        child=Child.OWN,
+        reads=True,
+        metavar="FILE",
+        help="YAML file with the iterations, tolerances and timeouts for data sets. Default: built-in values.",
+    ),
+    option(
+        "--perf-trace-option",
+        child=Child.OWN,
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="One field of such a file, which wins over the file (repeatable).",
+    ),
+    option(
+        "--perf-trace-output",
+        child=Child.OWN,
+        may_be_empty=True,
+        metavar="DIR",
+        help="Folder to write traces to, '' to write none. Default: the folder `traces` of the data set.",
+    ),
+)
+
+
+def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
+    return {"FlashInfer-Bench data sets": OPTIONS}
+
+
+def pytest_perf_argument(path: Path) -> bool | None:
+    from pytest_flashinfer_perf.extensions.trace_sets import asked
+
+    return asked.is_data_set(path) or None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    from pytest_flashinfer_perf.extensions.trace_sets import asked
+
+    asked.refuse_foreign(early_config)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    from pytest_flashinfer_perf.extensions.trace_sets import asked
+
+    sets = asked.take(config)
+    if sets:
+        from pytest_flashinfer_perf.settings.usage import errors_of_use
+
+        with errors_of_use(ImportError):
+            verify_installed()
+            from pytest_flashinfer_perf.extensions.trace_sets.items import Evaluations
+
+            config.pluginmanager.register(Evaluations.of(config, sets), "flashinfer-perf-evaluations")

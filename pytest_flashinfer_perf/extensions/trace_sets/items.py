@@ -6,7 +6,7 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -16,12 +16,14 @@ from flashinfer_bench.data import EvaluationStatus
 
 from pytest_flashinfer_perf.engine.measure import Measurement
 from pytest_flashinfer_perf.extensions.trace_sets import benchmark, data
+from pytest_flashinfer_perf.extensions.trace_sets.asked import Asked, Way
 from pytest_flashinfer_perf.extensions.trace_sets.benchmark import Runner
-from pytest_flashinfer_perf.extensions.trace_sets.config import BenchmarkConfig, EvaluationConfigError
+from pytest_flashinfer_perf.extensions.trace_sets.config import BenchmarkConfig, EvaluationConfigError, option
 from pytest_flashinfer_perf.extensions.trace_sets.judge import EvaluationResult, Job
 from pytest_flashinfer_perf.rows.formatting import last_lines
 from pytest_flashinfer_perf.rows.row import Identity, Row, Setup
-from pytest_flashinfer_perf.session.stash import IDENTITY, measures
+from pytest_flashinfer_perf.session.stash import IDENTITY, SETTINGS, measures
+from pytest_flashinfer_perf.session.workers import usage_errors_sent
 from pytest_flashinfer_perf.settings.option import DEFAULT_SEED
 from pytest_flashinfer_perf.spec import flags
 
@@ -43,24 +45,52 @@ class SolutionPerf(Protocol):
 
 
 class Evaluations:
-    """Shared by the tests of a session: configuration, runner, and the folder for traces."""
+    """The data sets of a session, and what their tests share: configuration, runner, and the folder for traces."""
 
-    def __init__(self, settings: Settings, config: BenchmarkConfig) -> None:
+    def __init__(self, sets: Sequence[Asked], settings: Settings, way: Way, config: BenchmarkConfig) -> None:
+        self._sets = sets
         self.settings = settings
+        self.way = way
         self.config = config
         self.runner = Runner(isolated=config.use_isolated_runner, timeout=config.timeout_seconds)
         self.done = functools.cache(self._done)
+
+    @classmethod
+    def of(cls, config: pytest.Config, sets: Sequence[Asked]) -> Evaluations:
+        given, overrides = (
+            config.getoption("perf_trace_config"),
+            dict(map(option, config.getoption("perf_trace_option"))),
+        )
+        asked = BenchmarkConfig.from_yaml(given, **overrides) if given else BenchmarkConfig.default(**overrides)
+        return cls(sets, config.stash[SETTINGS], Way.of(config), asked)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+        """Before the clocks of all tests are wound."""
+        with usage_errors_sent(session.config):
+            for one in self._sets:
+                items.extend(self._items(session, one))
+
+    def _items(self, session: pytest.Session, asked: Asked) -> Iterator[pytest.Item]:
+        outside = not asked.root.is_relative_to(session.config.rootpath)
+        nodeid = asked.root.as_posix() if outside else None  # pytest makes none for a path outside its rootdir
+        collector = TraceSetItems.from_parent(session, path=asked.root, nodeid=nodeid, shared=self)
+        made = list(session.genitems(collector))
+        unknown = set(asked.names) - {item.name for item in made}
+        if unknown:
+            raise pytest.UsageError(f"{asked.root}: has no item {min(unknown)}")
+        yield from (item for item in made if not asked.names or item.name in asked.names)
 
     def pytest_sessionfinish(self) -> None:
         self.runner.close()
 
     def _done(self, root: Path) -> frozenset[tuple[str, str, str]]:
         """What has a trace already, if that is not to be evaluated again."""
-        return benchmark.evaluated(self.settings.trace.traces(root)) if self.config.resume else frozenset()
+        return benchmark.evaluated(self.way.traces(root)) if self.config.resume else frozenset()
 
     def outcome(self, job: Job) -> EvaluationResult:
         """Evaluate a job, and write a trace unless it failed for reasons outside of the solution."""
-        outcome, folder = self.runner.evaluate(job), self.settings.trace.traces(job.root)
+        outcome, folder = self.runner.evaluate(job), self.way.traces(job.root)
         if outcome.status is None or folder is None:
             return outcome
         try:
@@ -135,7 +165,7 @@ def _slug(name: str) -> str:
 
 
 def _call(evaluations: Evaluations, job: Job, name: str) -> Callable[..., None]:
-    if not evaluations.settings.trace.trust:
+    if not evaluations.way.trust:
         return _skipping(TRUST)
     if job.identity in evaluations.done(job.root):
         return _skipping(EVALUATED)

@@ -15,7 +15,7 @@ from pytest_flashinfer_perf.settings import option as options
 from pytest_flashinfer_perf.settings import planting, usage
 from pytest_flashinfer_perf.settings.option import SECONDS, SEED, SHARE, one_of, option, whole
 from pytest_flashinfer_perf.settings.planting import PlantError
-from pytest_flashinfer_perf.settings.settings import Checking, Fuzzing, Measuring, MeasuringError, Settings, TraceSets
+from pytest_flashinfer_perf.settings.settings import Checking, Fuzzing, Measuring, MeasuringError, Settings
 
 
 @pytest.mark.parametrize(
@@ -114,14 +114,12 @@ def test_a_test_is_planted_and_asked_once():
     assert (settings.project.path, settings.fuzzing) == (None, Fuzzing(findings=Path(".hypothesis", "perf-findings")))
 
 
-def test_what_is_compared_and_where_traces_go():
+def test_what_is_compared():
     assert [(Checking(how).off, Checking(how).only) for how in ("on", "off", "only")] == [
         (False, False),
         (True, False),
         (False, True),
     ]
-    root = Path("set")
-    assert [TraceSets(output=one).traces(root) for one in (None, "", "there")] == [root / "traces", None, Path("there")]
 
 
 # The file of planted work.

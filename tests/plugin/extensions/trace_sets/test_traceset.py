@@ -5,6 +5,7 @@ import random
 import re
 import runpy
 from dataclasses import replace
+from pathlib import Path
 
 import datasets
 import mutations
@@ -14,6 +15,7 @@ from traceset_runs import BY_ANY_TIME, FAST, FORGED, GEMM, GEMM_SOLUTIONS, TRUST
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.extensions.trace_sets import Benchmark, BenchmarkConfig, TraceSet, benchmark, data
+from pytest_flashinfer_perf.extensions.trace_sets.asked import Way
 from pytest_flashinfer_perf.extensions.trace_sets.benchmark import RunnerError
 from pytest_flashinfer_perf.extensions.trace_sets.judge import EvaluationResult, EvaluationStatus
 from pytest_flashinfer_perf.machine import devices
@@ -50,6 +52,11 @@ def test_a_trace_that_cannot_be_written_in_the_end_is_a_failure_in_one_sentence(
     assert "Traceback" not in done.out
 
 
+def test_traces_go_into_the_set_or_a_folder_or_nowhere():
+    root = Path("set")
+    assert [Way(output=one).traces(root) for one in (None, "", "there")] == [root / "traces", None, Path("there")]
+
+
 @pytest.mark.parametrize("name", ["conftest.py", "tests/conftest.py", "pytest.ini", "tox.ini"])
 def test_a_set_that_brings_code_for_pytest_is_refused_and_can_be_named(pytester, session, gemm, name):
     gemm.solve(GEMM_SOLUTIONS["right"])
@@ -57,9 +64,10 @@ def test_a_set_that_brings_code_for_pytest_is_refused_and_can_be_named(pytester,
     strange.parent.mkdir(exist_ok=True)
     owned = f"open({str(pytester.path / 'owned')!r}, 'w')\n"
     strange.write_text(owned if name.endswith(".py") else "[pytest]\n")
-    refused = session("set", *TRUSTED)
-    assert refused.code == pytest.ExitCode.USAGE_ERROR
-    refused.complains(f"*is a data set with a {name}, which pytest would read: name the set by*")
+    for options in ((), TRUSTED):
+        refused = session("set", *options)
+        assert refused.code == pytest.ExitCode.USAGE_ERROR
+        refused.complains(f"*is a data set with a {name}, which pytest would read: name the set by*")
     session("--perf-trace-set=set", *COLLECTED).says("*= 1 test collected in *")
     assert not (pytester.path / "owned").exists()
 
