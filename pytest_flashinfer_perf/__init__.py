@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.checking.check import WrongAnswerError
     from pytest_flashinfer_perf.engine.measure import Measurement, measure
     from pytest_flashinfer_perf.engine.one_case import check_answer
-    from pytest_flashinfer_perf.extensions.fuzz.search import strategies_for
     from pytest_flashinfer_perf.settings.settings import Measuring, MeasuringError
     from pytest_flashinfer_perf.spec.routine import CannotRunError
+    from pytest_flashinfer_perf.strategies import strategies_for
 
 __all__ = [
     "CannotRunError",
@@ -35,7 +35,7 @@ _HOMES = {
     "WrongAnswerError": "checking.check",
     "check_answer": "engine.one_case",
     "measure": "engine.measure",
-    "strategies_for": "extensions.fuzz.search",
+    "strategies_for": "strategies",
 }
 
 

@@ -8,8 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.checking.check import Rows, Sample
-from pytest_flashinfer_perf.extensions.fuzz.search import params_of
 from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.strategies import params_of
 
 CPU = torch.device("cpu")
 few = settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pytest_flashinfer_perf.checking import check
-from pytest_flashinfer_perf.extensions.fuzz.search import params_of
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.routines.attention.mla import mla
@@ -24,6 +23,7 @@ from pytest_flashinfer_perf.routines.attention.prefill_ragged import ragged_pref
 from pytest_flashinfer_perf.spec import case, flags
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.routine import LaunchOptions
+from pytest_flashinfer_perf.strategies import params_of
 
 ROUTINES = (decode, paged_prefill, ragged_prefill, mla)
 CPU = torch.device("cpu")

@@ -8,11 +8,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from pytest_flashinfer_perf.engine.one_case import obstacle
-from pytest_flashinfer_perf.extensions.fuzz.search import params_of
 from pytest_flashinfer_perf.routines.attention import _requests, _shared
 from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode, decode
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.routine import LaunchOptions, Shape
+from pytest_flashinfer_perf.strategies import params_of
 
 CPU = torch.device("cpu")
 few = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

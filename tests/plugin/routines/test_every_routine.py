@@ -8,8 +8,8 @@ from on_cpu import OnCpu
 
 from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.engine import cold
-from pytest_flashinfer_perf.extensions.fuzz.search import params_of
 from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.strategies import params_of
 
 ROUTINES = [OnCpu(routine) for routine in all_routines().values() if routine.family in ("attention", "gemm", "moe")]
 few = settings(

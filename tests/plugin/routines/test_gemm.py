@@ -7,10 +7,10 @@ from gemms import DENSE, GEMM
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.extensions.fuzz.search import params_of
 from pytest_flashinfer_perf.routines import _narrow, layers
 from pytest_flashinfer_perf.routines.gemm.bmm import BmmFp8, BmmFp8Inputs, bmm_fp8
 from pytest_flashinfer_perf.spec.params import ParamError
+from pytest_flashinfer_perf.strategies import params_of
 
 few = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]

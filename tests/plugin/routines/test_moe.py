@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moe_layers import ACT, PLAIN, VARIANTS, by_experts, by_tiles, in_fp8, int4, near, plain, rounded, stored
 
-from pytest_flashinfer_perf.extensions.fuzz.search import params_of
 from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.moe import _experts, _routing
 from pytest_flashinfer_perf.routines.moe.cutlass import CutlassFusedMoe, cutlass_moe
 from pytest_flashinfer_perf.spec.params import ParamError
+from pytest_flashinfer_perf.strategies import params_of
 
 few = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]

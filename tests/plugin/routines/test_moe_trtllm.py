@@ -14,10 +14,10 @@ from torch.profiler import ProfilerActivity, profile
 from trtllm_layers import KINDS, PLAIN, ROUTINES, by_hand
 
 from pytest_flashinfer_perf.engine import cold
-from pytest_flashinfer_perf.extensions.fuzz.search import params_of
 from pytest_flashinfer_perf.routines.moe import _trtllm
 from pytest_flashinfer_perf.routines.moe.trtllm_fp8 import TrtllmFp8BlockScaleMoe, TrtllmFp8PerTensorScaleMoe
 from pytest_flashinfer_perf.spec import ParamError
+from pytest_flashinfer_perf.strategies import params_of
 
 few = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]

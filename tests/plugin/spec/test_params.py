@@ -6,7 +6,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.extensions.fuzz.search import params_of
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode, decode
 from pytest_flashinfer_perf.routines.attention.mla import BatchMLA
@@ -16,6 +15,7 @@ from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case, CaseOptions
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.spec.routine import Shape
+from pytest_flashinfer_perf.strategies import params_of
 
 
 @given(params_of(BatchDecode))

@@ -16,9 +16,9 @@ from pytest_flashinfer_perf.extensions.apis import all_apis, prepare, registry, 
 from pytest_flashinfer_perf.extensions.apis import given as made
 from pytest_flashinfer_perf.extensions.apis.by_hand import Template, by_hand
 from pytest_flashinfer_perf.extensions.apis.templates import WHAT_LACKED, Api, Axis, Declared, installed
-from pytest_flashinfer_perf.extensions.fuzz.search import params_of
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.spec.routine import CannotRunError
+from pytest_flashinfer_perf.strategies import params_of
 
 PLANTED = "planted_apis."
 EXPERIMENTAL = "flashinfer.attention.prims_ts."  # by FlashInfer's own word; imported by the routines that call them

@@ -16,7 +16,7 @@ from hypothesis import settings as hypothesis_settings
 from pytest_flashinfer_perf.extensions.fuzz import findings, profiles
 from pytest_flashinfer_perf.extensions.fuzz.child import ChildError, ChildSetup, ExampleRunner
 from pytest_flashinfer_perf.extensions.fuzz.findings import Outcome
-from pytest_flashinfer_perf.extensions.fuzz.search import NothingLaunchedError, Search, SearchRun, strategies_for
+from pytest_flashinfer_perf.extensions.fuzz.search import NothingLaunchedError, Search, SearchRun
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.settings.project_file import Quarantined
@@ -24,6 +24,7 @@ from pytest_flashinfer_perf.settings.settings import Checking, Fuzzing, Measurin
 from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec.case import Case, selects
 from pytest_flashinfer_perf.spec.routine import Routine, Shape
+from pytest_flashinfer_perf.strategies import strategies_for
 
 OWN = (("planted_backends", planted_backends.__file__),)
 PLANTED = (r for r in vars(planted_backends).values() if isinstance(r, Routine) and r.name.startswith("planted_"))

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from made import typed
 
 from pytest_flashinfer_perf.checking import check
-from pytest_flashinfer_perf.extensions.fuzz.search import params_of
 from pytest_flashinfer_perf.extensions.vllm import table as vllm
 from pytest_flashinfer_perf.extensions.vllm import vllm as for_programs
 from pytest_flashinfer_perf.extensions.vllm import vllm_decode as module
@@ -19,6 +18,7 @@ from pytest_flashinfer_perf.extensions.vllm.vllm_decode import MODES, VllmDecode
 from pytest_flashinfer_perf.routines.attention import _shared
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions, Shape
+from pytest_flashinfer_perf.strategies import params_of
 
 CPU = torch.device("cpu")
 few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

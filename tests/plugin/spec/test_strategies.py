@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.extensions.fuzz.search import sizes, strategies_for
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import MmBf16
 from pytest_flashinfer_perf.spec.params import fields_of
+from pytest_flashinfer_perf.strategies import sizes, strategies_for
 
 every_routine = pytest.mark.parametrize("name", list(all_routines()))
 
