@@ -1,14 +1,12 @@
 """Published models as data: the sizes of their layers, of which the suite's shapes are made.
 
-A test compares them with each config.json that is here (`tests/plugin/extensions/models/test_layers.py`).
+A test compares them with each config.json that is here (`tests/plugin/extensions/models/test_published.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
-
-from typing_extensions import Self
 
 from pytest_flashinfer_perf.spec.presets import shared
 
@@ -23,7 +21,7 @@ class GroupedHeads:
     kv_heads: int
     head_dim: int
 
-    def part(self, tp: int) -> Self:
+    def part(self: H, tp: int) -> H:  # noqa: PYI019 - typing has Self since Python 3.11
         """What one of `tp` GPUs has: key and value heads are replicated where there are fewer than GPUs."""
         heads = shared(self.heads, tp, "query heads")
         kv_heads = shared(self.kv_heads, tp, "key and value heads") if self.kv_heads > tp else 1
