@@ -43,7 +43,7 @@ PYTEST := $(LIMITED) $(BIN)/python -m pytest $(OPTIONS)
 
 # What the instructions of a CPU decide, and what the versions of pytest, its plugins and hypothesis do. For these it is
 # enough that one session of the gate starts two more, to confirm what is slower.
-OF_THE_CPU := package/test_docs_programs engine/test_planted_faults plugin/test_refcheck checking/test_sample \
+OF_THE_CPU := extensions/test_docs_programs engine/test_planted_faults plugin/test_refcheck checking/test_sample \
   routines/test_quantise extensions/vllm/test_vllm
 OF_PYTEST := extensions/fuzz/test_profiles extensions/fuzz/test_runs session/test_resume plugin/test_plugin plugin/test_rows \
   plugin/test_selection plugin/test_session_gate

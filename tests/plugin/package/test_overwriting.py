@@ -5,6 +5,7 @@ import json
 import os
 
 import pytest
+from declared import here
 from made import row, saved
 
 from pytest_flashinfer_perf import cli
@@ -18,38 +19,42 @@ def test_own(perf):
     Path("measured").touch()
     perf.time(torch.neg, torch.ones(8))
 """
-COMMANDS = {
-    "report a.json -o a.json": "--output: a.json is read",
-    "report a.json -o linked.json": "--output: linked.json is read",
-    "report a.json -o hard.json": "--output: hard.json is read",
-    "report --markdown a.json b.json -o runs/../b.json": "--output: runs/../b.json is read",
-    "export a.json --to csv -o a.json": "--output: a.json is read",
-    "merge a.json b.json -o a.json": "--output: a.json is read",
-    "compare --base a.json --head b.json --json a.json": "--json: a.json is read",
-    "compare --base a.json --head b.json --markdown b.json": "--markdown: b.json is read",
-    "compare --base runs --head b.json --junit runs/c.json": "--junit: runs/c.json is read",
-    "compare --base main --storage runs --head b.json --json runs/0001_main.json": "--json: runs/0001_main.json is",
-    "compare --base a.json --head b.json --perf-config=own.toml --json own.toml": "--json: own.toml is read",
-    "compare --base a.json --head b.json --json x --markdown x": "--json: x is written by --markdown too",
-    "compare --base a.json --head b.json --json folder": "--json: [Errno 21] Is a directory: 'folder'",
-    "model config.json --plan -o config.json": "--output: config.json is read",
-    "model . --plan -o config.json": "--output: config.json is read",
-    "model config.json --run a.json -o a.json": "--output: a.json is read",
-    "prove --from=proof --json proof/plain-1.json": "--json: proof/plain-1.json is read",
-    "report a.json -o /proc/r.html": "--output: [Errno 2] No such file or directory: '/proc/r.html'",
-}
-OPTIONS = {
-    "--perf-gate=a.json --benchmark-json=a.json": "--benchmark-json: *a.json is read",
-    "--perf-gate=runs --benchmark-json=runs/c.json": "--benchmark-json: *c.json is read",
-    "--perf-shard=1/1 --perf-shard-by=a.json --benchmark-json=a.json": "--benchmark-json: *a.json is read",
-    "--perf-config=own.toml --perf-html=own.toml": "--perf-html: *own.toml is read",
-    "--perf-csv=test_own.py": "--perf-csv: *test_own.py is read",
-    "--benchmark-json=test_other.py": "--benchmark-json: *test_other.py is read",
-    "--perf-csv=pytest.ini": "--perf-csv: *pytest.ini is read",
-    "--perf-csv=r --perf-html=r": "--perf-csv: *r is written by --perf-html too",
-    "--perf-csv=r --benchmark-json=r": "--perf-csv: *r is written by --benchmark-json too",
-    "--perf-html=r --junitxml=r": "--perf-html: *r is written by --junitxml too",
-}
+COMMANDS = here(
+    {
+        "report a.json -o a.json": "--output: a.json is read",
+        "report a.json -o linked.json": "--output: linked.json is read",
+        "report a.json -o hard.json": "--output: hard.json is read",
+        "report --markdown a.json b.json -o runs/../b.json": "--output: runs/../b.json is read",
+        "export a.json --to csv -o a.json": "--output: a.json is read",
+        "merge a.json b.json -o a.json": "--output: a.json is read",
+        "compare --base a.json --head b.json --json a.json": "--json: a.json is read",
+        "compare --base a.json --head b.json --markdown b.json": "--markdown: b.json is read",
+        "compare --base runs --head b.json --junit runs/c.json": "--junit: runs/c.json is read",
+        "compare --base main --storage runs --head b.json --json runs/0001_main.json": "--json: runs/0001_main.json is",
+        "compare --base a.json --head b.json --perf-config=own.toml --json own.toml": "--json: own.toml is read",
+        "compare --base a.json --head b.json --json x --markdown x": "--json: x is written by --markdown too",
+        "compare --base a.json --head b.json --json folder": "--json: [Errno 21] Is a directory: 'folder'",
+        "model config.json --plan -o config.json": "--output: config.json is read",
+        "model . --plan -o config.json": "--output: config.json is read",
+        "model config.json --run a.json -o a.json": "--output: a.json is read",
+        "prove --from=proof --json proof/plain-1.json": "--json: proof/plain-1.json is read",
+        "report a.json -o /proc/r.html": "--output: [Errno 2] No such file or directory: '/proc/r.html'",
+    }
+)
+OPTIONS = here(
+    {
+        "--perf-gate=a.json --benchmark-json=a.json": "--benchmark-json: *a.json is read",
+        "--perf-gate=runs --benchmark-json=runs/c.json": "--benchmark-json: *c.json is read",
+        "--perf-shard=1/1 --perf-shard-by=a.json --benchmark-json=a.json": "--benchmark-json: *a.json is read",
+        "--perf-config=own.toml --perf-html=own.toml": "--perf-html: *own.toml is read",
+        "--perf-csv=test_own.py": "--perf-csv: *test_own.py is read",
+        "--benchmark-json=test_other.py": "--benchmark-json: *test_other.py is read",
+        "--perf-csv=pytest.ini": "--perf-csv: *pytest.ini is read",
+        "--perf-csv=r --perf-html=r": "--perf-csv: *r is written by --perf-html too",
+        "--perf-csv=r --benchmark-json=r": "--perf-csv: *r is written by --benchmark-json too",
+        "--perf-html=r --junitxml=r": "--perf-html: *r is written by --junitxml too",
+    }
+)
 
 
 def make(folder):

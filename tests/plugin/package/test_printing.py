@@ -7,6 +7,7 @@ import sys
 from xml.etree import ElementTree as ET
 
 import pytest
+from declared import here
 from hypothesis import given
 from hypothesis import strategies as st
 from made import document, row, saved
@@ -43,18 +44,20 @@ def hostile(**said):
     return one, {"unmeasured": left, "machine": machine, "commit": HOSTILE}
 
 
-COMMANDS = {
-    "compare --base a.json --head b.json": 1,
-    "compare --base a.json --head b.json --explain *": 1,
-    "compare --base a.json --head a.json": 1,
-    "compare --base a.json --head none.json": 2,
-    "history runs": 1,
-    "history runs --json": 1,
-    "export a.json --to csv": 0,
-    "report --markdown a.json b.json": 0,
-    "merge a.json b.json -o c.json": 2,
-    "model llama-3.1-8b --run a.json": 2,
-}
+COMMANDS = here(
+    {
+        "compare --base a.json --head b.json": 1,
+        "compare --base a.json --head b.json --explain *": 1,
+        "compare --base a.json --head a.json": 1,
+        "compare --base a.json --head none.json": 2,
+        "history runs": 1,
+        "history runs --json": 1,
+        "export a.json --to csv": 0,
+        "report --markdown a.json b.json": 0,
+        "merge a.json b.json -o c.json": 2,
+        "model llama-3.1-8b --run a.json": 2,
+    }
+)
 
 
 @pytest.mark.parametrize("line", COMMANDS)

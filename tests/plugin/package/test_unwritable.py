@@ -5,11 +5,9 @@ import re
 from contextlib import contextmanager
 
 import pytest
-import vl_convert
+from declared import OPTIONS
 
 from pytest_flashinfer_perf.engine import peaks
-
-assert vl_convert, "imported before pytester runs anything: it can be imported only once"
 
 QUICK = ("--perf-device=cpu", "--perf-iters=3")
 SHOWN = ("-W", "default::pytest.PytestWarning")
@@ -45,8 +43,8 @@ def another_user():
 
 
 REFUSED = (
-    *("--perf-html=file/r.html", "--perf-html=folder", "--perf-csv=file/r.csv", "--perf-vllm-csv=/proc"),
-    *("--benchmark-json=file/run.json", "--benchmark-json=folder", "--perf-findings=file/found --perf-fuzz"),
+    *(f"{name}=file/written" for name, one in OPTIONS.items() if one.writes is not None),
+    *("--benchmark-json=file/run.json", "--benchmark-json=folder"),
     *(f"--benchmark-storage=file/runs {what}" for what in ("--perf-save-baseline=main", "--benchmark-autosave")),
 )
 
@@ -63,61 +61,15 @@ def test_what_cannot_be_written_is_refused_before_anything_is_measured(own, opti
     assert not list(own.path.rglob("*.journal"))
 
 
-@pytest.mark.parametrize("option", ["--perf-html=out/report", "--perf-csv=out/report"])
-def test_what_cannot_be_written_in_the_end_is_said_under_the_table(own, option):
-    own.makepyfile(
-        test_own=OWN + "    import shutil; shutil.rmtree('out', ignore_errors=True); Path('out').write_text('')\n"
-    )
-    done = own.runpytest(*QUICK, option, *SHOWN)
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    name = option.partition("=")[0]
-    done.stdout.fnmatch_lines_random(["*test_own.py::test_own *", f"{name}: not written: *out*", "*1 passed*"])
+def is_text(option):
+    return not option.may_be_empty and not {"type", "choices"} & {*option.keywords} and option.default is not False
 
 
-FULL = """
-import resource
-from pathlib import Path
-
-def pytest_runtest_setup():
-    most = Path("rows.csv").stat().st_size + 100
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
-"""
-
-
-def test_a_disk_that_is_full_costs_files_and_not_the_run(own):
-    """Each of them is longer than the disk has room for: what is left is whole, or the older one."""
-    own.makeconftest(FULL)
-    (own.path / "page.html").write_text("older")
-    outputs = ("--perf-csv=rows.csv", "--perf-html=page.html", "--benchmark-json=run.json", "--perf-save-baseline=main")
-    done = own.runpytest_subprocess("-q", "--benchmark-quiet", *QUICK, *outputs, "-p", "no:cacheprovider")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    names = ["csv", "html", "benchmark-json", "benchmark-storage"]
-    done.stdout.fnmatch_lines_random(
-        ["*test_own.py::test_own *", "*1 passed*", "--perf-resume could not go on*.journal'"]
-    )
-    done.stdout.re_match_lines_random([f"--.*{name}: not written: .*too large: '/.*" for name in names])
-    assert "Traceback" not in done.stdout.str() + done.stderr.str()
-    left = {path.name: path for path in own.path.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
-    made = {"rows.csv", "page.html", "run.json.journal", "measured"}
-    assert left.keys() - {"stdout", "stderr"} == made | {"test_own.py", "conftest.py", "file"}
-    assert left["page.html"].read_text() == "older"
-    assert left["rows.csv"].read_text().count("\n") == 1
-
-
-def test_a_csv_of_earlier_rows_is_left_alone_where_nothing_runs(own):
-    (own.path / "run.csv").write_text("rows\n")
-    assert own.runpytest("--perf-csv=run.csv", "--perf-vllm-csv=.", "--collect-only").ret == pytest.ExitCode.OK
-    assert (own.path / "run.csv").read_text() == "rows\n"
-
-
-NAMES = "html csv vllm-csv findings only config model strict-skips trace-set shard-by"
-
-
-@pytest.mark.parametrize("option", NAMES.split())
+@pytest.mark.parametrize("option", [name for name, one in OPTIONS.items() if is_text(one)])
 def test_an_empty_name_is_not_taken_for_none(own, option):
-    done = own.runpytest(*QUICK, f"--perf-{option}=")
+    done = own.runpytest(*QUICK, f"{option}=")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines([f"ERROR: --perf-{option}: empty name: is a shell variable unset?"])
+    done.stderr.fnmatch_lines([f"ERROR: {option}: empty name: is a shell variable unset?"])
     assert not (own.path / "measured").exists()
 
 

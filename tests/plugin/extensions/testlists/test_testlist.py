@@ -286,3 +286,11 @@ def test_lines_between_gpus_run_by_the_backends_they_name_or_say_what_to_do():
         assert sorted(found) == sorted(expected.split()) or expected in found[0], line
     [refused] = testlist.read_line(f"{SUM} --ar_backend auto", "here")
     assert "needs NVLink multicast" in obstacle(refused.case, devices.find("cpu"))
+
+
+def test_a_line_of_megabytes_is_refused_by_its_length(tmp_path):
+    path, start = tmp_path / "list.txt", "--routine mm_fp8 --m 4 --n 8 --k 8 --backends "
+    path.write_text("\n".join(f"{start}{'x' * size}" for size in (100, 90_000, 5_000_000)))
+    problems = [entry.problem for entry in testlist.read(path)]
+    assert all(len(problem) < 300 for problem in problems)
+    assert problems[2] == "the line has 5,000,046 characters, more than 100,000 are no flags of a case"

@@ -1,0 +1,38 @@
+"""Files that extensions read give a result or one sentence, whatever they hold."""
+
+import contextlib
+import functools
+
+import pytest
+from made import document, row
+from mutations import as_json, few_and, said_of
+
+from pytest_flashinfer_perf.extensions.bisect import search as findings_of_a_search
+from pytest_flashinfer_perf.extensions.fuzz import findings
+from pytest_flashinfer_perf.extensions.shards import shards
+
+FOUND = {"number": 1, "stage": "ends", "base": "a", "head": "b", "seconds": 1.5}
+FOUND["cases"] = {"c": {"answer": 1, "sentence": "s", "facts": ["f"]}}
+FINDING = {"flashinfer_perf_finding": 1, "line": ["--routine", "mm_fp8", "--m", "4"], "case": "c"}
+RUN = document(*(row(f"decode/b16-{name}") for name in ("fa2", "fa3")), commit="0123456789abcdef")
+
+
+def read_finding(path):
+    if findings.is_finding(path):
+        with contextlib.suppress(ValueError):  # no line
+            findings.line_of(path)
+
+
+READERS = {
+    "durations of shards": (shards.seconds, RUN),
+    "findings of bisect": (functools.partial(findings_of_a_search.read_journal, compare=None), [FOUND]),
+    "finding": (read_finding, FINDING),
+}
+
+
+@few_and(2500, 120)
+@pytest.mark.parametrize("kind", READERS)
+def test_a_file_is_read_or_refused_with_a_sentence_that_names_it(tmp_path, kind, count):
+    read, good = READERS[kind]
+    said = said_of(tmp_path / "strange", read, as_json, good, count)
+    assert len(said) > 10 or kind == "finding"
