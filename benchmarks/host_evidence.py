@@ -21,6 +21,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from pytest_flashinfer_perf import loading
+from pytest_flashinfer_perf.extensions.host.host_time import of
 from pytest_flashinfer_perf.gate import effects, read, thresholds
 from pytest_flashinfer_perf.gate.effects import Domain
 from pytest_flashinfer_perf.gate.judge import judge
@@ -62,7 +64,7 @@ def summary(title: str, by_case: ByCase, codes: Counter[int]) -> str:
 
 def as_timed(processes: Sequence[Run], name: str, field: str) -> list[float]:
     """In microseconds."""
-    hosts = [run.by_case[name].host for run in processes if name in run.by_case]
+    hosts = [of(run.by_case[name]) for run in processes if name in run.by_case]
     return [us for seen in hosts if seen and (us := getattr(seen, field))]
 
 
@@ -81,8 +83,8 @@ def median(values: Sequence[float]) -> str:
 
 
 def overhead(processes: Sequence[Run]) -> str:
-    rows = [row for run in processes for row in run.rows if row.host]
-    passes = sum(row.host.pass_s or 0.0 for row in rows if row.host)
+    rows = [row for run in processes for row in run.rows if of(row)]
+    passes = sum(seen.pass_s for row in rows if (seen := of(row)))
     cases = sum(row.execution.case_s or 0.0 for row in rows)
     return f"the pass takes {passes / len(rows):.3f} s a case, {100 * passes / (cases - passes):.1f} % of the rest"
 
@@ -108,6 +110,7 @@ def lines(plain: Sequence[Run], planted: Sequence[Run]) -> Iterator[str]:
 def main() -> None:
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
+    loading.manager()  # of extensions, whose parts the rows have
     plain, *planted = (read.read([folder]) for folder in sys.argv[1:])
     print("\n".join(lines(plain, *planted or [[]])))
 

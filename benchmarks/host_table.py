@@ -10,7 +10,7 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 
-from pytest_flashinfer_perf.extensions.host.host_time import outlasts
+from pytest_flashinfer_perf.extensions.host.host_time import of, outlasts
 from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.rows.row import Row
 
@@ -19,7 +19,7 @@ HEADINGS = ("routine", "backend", "cases", "enqueue", "plan", "launches", "alloc
 
 
 def by_backend(files: Sequence[str]) -> dict[tuple[str, str], list[Row]]:
-    rows = {row.identity.case: row for run in reversed(read.read(files)) for row in run.rows if row.host}
+    rows = {row.identity.case: row for run in reversed(read.read(files)) for row in run.rows if of(row)}
     found: dict[tuple[str, str], list[Row]] = {}
     for row in sorted(rows.values(), key=_family):
         found.setdefault((row.identity.routine or "", row.identity.backend or ""), []).append(row)
@@ -41,14 +41,15 @@ def span(values: Sequence[float | None], unit: str = "") -> str:
 
 
 def line(rows: Sequence[Row]) -> Iterator[str]:
-    hosts = [row.host for row in rows if row.host]
-    short = [row.host.host_us for row in rows if row.host and 1e6 * row.median < SHORT_US]
+    seen = [(host, row.median) for row in rows if (host := of(row))]
+    hosts = [host for host, _ in seen]
+    short = [host.host_us for host, on_device in seen if 1e6 * on_device < SHORT_US]
     yield str(len(rows))
     yield f"{statistics.median(short):.0f} us" if short else "-"
     yield span([host.plan_us for host in hosts], " us")
     for name in ("launches", "allocations", "synchronisations", "copies_to_host"):
         yield span([getattr(host, name) for host in hosts])
-    yield str(sum(outlasts(row.host, row.median) for row in rows if row.host))
+    yield str(sum(outlasts(host, on_device) for host, on_device in seen))
 
 
 def main() -> None:

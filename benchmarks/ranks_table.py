@@ -10,6 +10,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 
+from pytest_flashinfer_perf.extensions.ranks import rank_times
 from pytest_flashinfer_perf.extensions.ranks.rank_times import RankTimes
 from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.rows import formatting
@@ -23,7 +24,7 @@ def us(seconds: float) -> str:
 
 
 def line(row: Row) -> list[str]:
-    seen = row.provenance.ranks
+    seen = rank_times.of(row)
     assert seen is not None
     calls = len(row.stats.data) // max(1, len(row.provenance.placements))  # at each placement
     firsts, punctual = row.stats.data[::calls], seen.punctual_figure_s or math.nan
@@ -51,10 +52,10 @@ def main() -> None:
     if len(sys.argv) == 1:
         sys.exit(__doc__)
     print(f"| {' | '.join(HEADINGS)} |\n|{'---|' * len(HEADINGS)}")
-    rows = [row for run in read.read(sys.argv[1:]) for row in run.rows if row.provenance.ranks]
+    rows = [row for run in read.read(sys.argv[1:]) for row in run.rows if rank_times.of(row)]
     for row in rows:
         print(f"| {' | '.join(line(row))} |")
-    print(f"\n{counted([row.provenance.ranks for row in rows if row.provenance.ranks])}")
+    print(f"\n{counted([seen for row in rows if (seen := rank_times.of(row))])}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.checking.check import WrongAnswerError
     from pytest_flashinfer_perf.engine.measure import Measurement, measure
-    from pytest_flashinfer_perf.engine.one_case import check_answer
+    from pytest_flashinfer_perf.routines.answers import check_answer
     from pytest_flashinfer_perf.settings.settings import Measuring, MeasuringError
     from pytest_flashinfer_perf.spec.routine import CannotRunError
     from pytest_flashinfer_perf.strategies import strategies_for
@@ -33,7 +33,7 @@ _HOMES = {
     "Measuring": "settings.settings",
     "MeasuringError": "settings.settings",
     "WrongAnswerError": "checking.check",
-    "check_answer": "engine.one_case",
+    "check_answer": "routines.answers",
     "measure": "engine.measure",
     "strategies_for": "strategies",
 }

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.cli.command import Command
+    from pytest_flashinfer_perf.engine.observers import Observer
     from pytest_flashinfer_perf.rows.row import Row
     from pytest_flashinfer_perf.rows.run_file import Run
     from pytest_flashinfer_perf.settings.option import Option
@@ -71,8 +72,15 @@ def pytest_perf_cases(config: pytest.Config, routine: AnyRoutine) -> Sequence[Ca
 
 
 @pytest.hookspec
-def pytest_perf_row_parts() -> Mapping[str, type]:  # type: ignore[empty-body]
-    """The dataclass of each field of a row that is the extension's: it is read and written by its types."""
+def pytest_perf_observers() -> Sequence[Observer]:  # type: ignore[empty-body]
+    """What else looks at a call that is measured: each has a part of its row. This may import torch."""
+
+
+@pytest.hookspec
+def pytest_perf_row_parts() -> Mapping[str, Any]:  # type: ignore[empty-body]
+    """The type of each field of a row that is the extension's, as that of rows/row.py: `Annotated[HostTime | None,
+    "what a call costs the host"]`. A dataclass is read and written by the types of its own fields.
+    """
 
 
 @pytest.hookspec

@@ -11,10 +11,10 @@ import importlib
 import os
 import pkgutil
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -23,6 +23,7 @@ from pytest_flashinfer_perf import hookspecs
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.settings.option import Option
 
+T = TypeVar("T")
 ENTRY_POINTS = "flashinfer_perf"  # the group in which other packages name theirs
 FOLDER = "pytest_flashinfer_perf.extensions"
 PREFIX = "flashinfer-perf-extension-"  # of their names as plugins
@@ -49,11 +50,14 @@ def modules() -> Iterator[tuple[str, ModuleType]]:
 
 def register(manager: pytest.PytestPluginManager) -> None:
     """Load them all, once. pytest's hooks of a plugin that joins late begin with the next one."""
+    from pytest_flashinfer_perf.rows import parts
+
     if not is_done(manager):
         manager.register(Loaded(), LOADED)
         for name, module in modules():
             if not manager.is_blocked(f"{PREFIX}{name}"):
                 manager.register(module, f"{PREFIX}{name}")
+        parts.declare(reversed(manager.hook.pytest_perf_row_parts()))
 
 
 def is_done(manager: pytest.PytestPluginManager) -> bool:
@@ -79,7 +83,12 @@ def options(manager: pytest.PytestPluginManager) -> dict[str, list[Option]]:
 
 
 def markers(manager: pytest.PytestPluginManager) -> list[str]:
-    return [marker for of_one in reversed(manager.hook.pytest_perf_markers()) for marker in of_one]
+    return list(joined(manager.hook.pytest_perf_markers()))
+
+
+def joined(answers: Sequence[Iterable[T]]) -> Iterator[T]:
+    """What all extensions answer to a hook, in their order; that of pytest is the last one's first."""
+    return (one for of_one in reversed(answers) for one in of_one)
 
 
 # Whether a session asks for them.

@@ -13,11 +13,13 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.extensions.traffic import recording
 from pytest_flashinfer_perf.extensions.tuner import found
 from pytest_flashinfer_perf.extensions.tuner.found import Report
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.rows.fields import LARGEST, types_of
+from pytest_flashinfer_perf.rows.parts import DECLARED
 from pytest_flashinfer_perf.rows.row import PARTS
 from pytest_flashinfer_perf.rows.run_file import SCHEMA
 
@@ -31,8 +33,17 @@ BEGIN, END = "<!-- fields -->\n", "<!-- end of fields -->\n"
 NAMES: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number", types.NoneType: "null"}
 
 
+def tables() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The parts of a row: what each is, and the types of its fields."""
+    for part in PARTS.values():
+        yield part.__doc__.strip().removesuffix("."), types_of(part)
+    loading.manager()
+    if DECLARED:
+        yield "What extensions add", DECLARED
+
+
 def schema() -> dict[str, Any]:
-    properties = {name: of_type(kind) for part in PARTS.values() for name, kind in types_of(part).items()}
+    properties = {name: of_type(kind) for _, known in tables() for name, kind in known.items()}
     return {
         "$schema": DIALECT,
         "title": f"extra_info of a row of pytest-flashinfer-perf, schema {SCHEMA}",
@@ -82,9 +93,9 @@ COMPOUND: dict[Any, Callable[[Any], dict[str, Any]]] = {
 
 
 def table() -> Iterator[str]:
-    for part in PARTS.values():
-        yield f"### {part.__doc__.strip().removesuffix('.')}\n\n| field | type | meaning |\n|---|---|---|\n"
-        for name, kind in types_of(part).items():
+    for title, known in tables():
+        yield f"### {title}\n\n| field | type | meaning |\n|---|---|---|\n"
+        for name, kind in known.items():
             described = of_type(kind)
             yield f"| `{name}` | {in_words(described)} | {described['description']} |\n"
         yield "\n"

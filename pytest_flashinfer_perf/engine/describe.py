@@ -12,13 +12,11 @@ from pytest_benchmark import stats
 
 from pytest_flashinfer_perf.engine import peaks, placements
 from pytest_flashinfer_perf.engine.measure import Measurement
+from pytest_flashinfer_perf.engine.observers import Reached
 from pytest_flashinfer_perf.engine.one_case import CaseResult
 from pytest_flashinfer_perf.engine.timing import Timing
-from pytest_flashinfer_perf.extensions.host.host_time import outlasts
-from pytest_flashinfer_perf.extensions.ranks.rank_times import RankTimes
 from pytest_flashinfer_perf.machine import implementations, requirements, switches
-from pytest_flashinfer_perf.routines import upstream_command
-from pytest_flashinfer_perf.rows.formatting import duration
+from pytest_flashinfer_perf.rows.parts import Parts
 from pytest_flashinfer_perf.rows.row import (
     AnswerCheck,
     ClockReadings,
@@ -45,7 +43,7 @@ NO_WORK = Cost(0.0, 0.0, "")
 REMEDY_FOR_LAUNCHES = "--perf-cuda-graph=on replays them without the host"
 
 
-def of_case(case: Case, result: CaseResult, peaks_choice: PeaksChoice) -> Row:
+def of_case(case: Case, result: CaseResult, peaks_choice: PeaksChoice, repro_upstream: str | None = None) -> Row:
     row = of_measurement(case.identity.on(result.measurement.device), result.measurement, result.cost, peaks_choice)
     setup = Setup(
         resolved_backend=result.resolved,
@@ -55,39 +53,40 @@ def of_case(case: Case, result: CaseResult, peaks_choice: PeaksChoice) -> Row:
         seed=case.seed,
         verbose=case.options.verbose or None,
         inputs=result.inputs,
-        repro_upstream=upstream_command.command(case),
+        repro_upstream=repro_upstream,
     )
     return replace(row, setup=setup, facts=result.facts)
 
 
 def of_measurement(identity: Identity, m: Measurement, cost: Cost | None, peaks_choice: PeaksChoice) -> Row:
-    together = m.timing.seen.ranks and m.timing.seen.ranks.carrying(m.bytes, m.timing.median)
-    if together is None:
-        throughput, limit_pct = _throughput(m, cost, peaks_choice)
-    else:
-        throughput, limit_pct = _on_links(m, together, peaks_choice)
+    # Beside the roof: the device's, or one of these calls' own.
+    work, reached = _reached(m, cost, peaks_choice)
+
+    # How it ended.
     execution = Execution(
-        status="wrong" if m.verdict.faults else _status(m.timing, limit_pct),
+        status="wrong" if m.verdict.faults else _status(m.timing, reached.limit_pct),
         spread=m.timing.spread,
-        notes=(*m.timing.notes, *_host(m.timing), *m.verdict.notes),
+        notes=(*m.timing.notes, *_limits(m.timing), *m.verdict.notes),
         peak_memory_bytes=m.peak_memory_bytes,
         planted_us=m.planted * 1e6 or None,
-        host=m.timing.seen.host,
         contention=m.timing.contention,
     )
+
+    # All parts, and those of extensions.
     return Row(
         name=identity.case,
         fullname=identity.case,
         identity=identity,
         stats=statistics_of(m.samples),
-        throughput=throughput,
-        provenance=_provenance(m.timing, together),
+        throughput=_throughput(m, work, reached),
+        provenance=_provenance(m.timing),
         library=_library(m.timing),
         trace=_trace(m.timing),
         timed=_kernels_and_gaps(m.timing),
         clocks=_clocks(m.timing),
         check=_check(m),
         execution=execution,
+        parts=Parts({**m.timing.seen.parts, **reached.parts}),
     )
 
 
@@ -100,24 +99,32 @@ def statistics_of(samples: Iterable[float]) -> Stats:
     return Stats(**known, data=tuple(made.data))
 
 
-def _throughput(m: Measurement, cost: Cost | None, choice: PeaksChoice) -> tuple[Throughput, float | None]:
-    """The throughput, and the share of the higher roof, which no call can exceed."""
+def _reached(m: Measurement, cost: Cost | None, choice: PeaksChoice) -> tuple[Cost, Reached]:
+    """The work as the roof counts it, and how near it came; no call can exceed the higher one of the device's roofs."""
+    if m.timing.seen.roof is not None:
+        return NO_WORK, m.timing.seen.roof.reached(m.bytes, m.median, choice)
     known = peaks.roofs(m.device)
     largest = best_of(known.values())
     work = as_run(cost or NO_WORK, m.median, largest)
     chosen = first_that_covers(work, sorted(known.values(), key=lambda roof: roof.source != choice))
     share, limit = roofline(work, m.median, chosen), roofline(_beside_the_cache(work, m), m.median, largest)
-    throughput = Throughput(
+    limit_pct = limit.sol_pct if limit else None
+    if share is None or chosen is None:
+        return work, Reached(limit_pct=limit_pct)
+    return work, Reached(share.sol_pct, share.bound, chosen.source, limit_pct)
+
+
+def _throughput(m: Measurement, work: Cost, reached: Reached) -> Throughput:
+    return Throughput(
         flops=m.flops,
         bytes=m.bytes,
         flops_dtype=(work.dtype or None) if work.flops else None,
         tflops=m.tflops,
         tb_per_sec=m.tb_per_sec,
-        sol_pct=share.sol_pct if share else None,
-        bound=share.bound if share else None,
-        peaks=chosen.source if share and chosen else None,
+        sol_pct=reached.sol_pct,
+        bound=reached.bound,
+        peaks=reached.peaks,
     )
-    return throughput, limit.sol_pct if limit else None
 
 
 def _beside_the_cache(work: Cost, m: Measurement) -> Cost:
@@ -126,29 +133,13 @@ def _beside_the_cache(work: Cost, m: Measurement) -> Cost:
     return replace(work, bytes=max(0.0, work.bytes - m.device.cache_bytes)) if is_hot else work
 
 
-def _on_links(m: Measurement, together: RankTimes, choice: PeaksChoice) -> tuple[Throughput, float | None]:
-    """Of calls of several processes, whose roof is that of the links; multicast needs fewer bytes on them."""
-    shares = together.shares()
-    source = next(iter(sorted(shares, key=lambda one: one != choice)), None)
-    throughput = Throughput(
-        flops=m.flops,
-        bytes=m.bytes,
-        tflops=m.tflops,
-        tb_per_sec=m.tb_per_sec,
-        sol_pct=None if source is None else shares[source],
-        bound=None if source is None else "link",
-        peaks=source,
-    )
-    return throughput, min(shares.values(), default=None) if together.is_without_multicast else None
-
-
 def _status(timing: Timing, limit_pct: float | None) -> Status:
     if limit_pct is not None and limit_pct > 100.0:
         return "invalid"
     return "noisy" if timing.noisy else "ok"
 
 
-def _provenance(timing: Timing, together: RankTimes | None) -> Provenance:
+def _provenance(timing: Timing) -> Provenance:
     return Provenance(
         instrument=timing.instrument,
         fallback=timing.fallback or None,
@@ -163,21 +154,14 @@ def _provenance(timing: Timing, together: RankTimes | None) -> Provenance:
             for one in timing.placements
         ),
         placement_spread=placements.spread(timing.placements),
-        ranks=together,
     )
 
 
-def _host(timing: Timing) -> Iterator[str]:
+def _limits(timing: Timing) -> Iterator[str]:
     trace = timing.seen.trace
     if trace is not None and timing.host_bound:
         busy = f"the GPU works in {100 * trace.busy_s / trace.span_s:.0f} % of a call"
         yield f"limited by the host: {busy}, which has {trace.launches} launches: {REMEDY_FOR_LAUNCHES}"
-    host = timing.seen.host
-    if host is not None and outlasts(host, timing.median):
-        yield (
-            f"a call takes the host {duration(host.host_us * 1e-6)} to enqueue and the GPU {duration(timing.median)}: "
-            "without a CUDA graph the GPU waits for the host"
-        )
 
 
 def _trace(timing: Timing) -> KernelTrace:

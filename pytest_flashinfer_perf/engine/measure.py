@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -13,10 +13,10 @@ from pytest_flashinfer_perf.engine import planted_work
 from pytest_flashinfer_perf.engine.call import CallSpec, Reference
 from pytest_flashinfer_perf.engine.fingerprint import Fingerprint
 from pytest_flashinfer_perf.engine.instruments import Work
+from pytest_flashinfer_perf.engine.observers import Observer
 from pytest_flashinfer_perf.engine.target import Target
 from pytest_flashinfer_perf.engine.timing import NOT_TIMED, Timing, Verify, run, uses_graph
 from pytest_flashinfer_perf.engine.verification import NOT_KEPT, CheckResult, Examination, Expected, Outputs
-from pytest_flashinfer_perf.extensions.host import host
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.settings.settings import Asked, Checking, Measuring
@@ -80,12 +80,22 @@ class TimeCalls(Protocol):
     ) -> Timing: ...
 
 
-def alone(target: Target, measuring: Measuring, device: Device, *, cuda_graph: bool, verify: Verify) -> Timing:
-    """With what the call costs the host, which is timed last: its memory is the allocator's, and no longer poisoned."""
-    timing = run(target, measuring, device, cuda_graph=cuda_graph, verify=verify)
-    seen, why_not = host.measured(target, device, timing.median, timing.seen.calls)
-    notes = timing.notes if why_not in ("", *timing.notes) else (*timing.notes, why_not)
-    return replace(timing, seen=replace(timing.seen, host=seen), notes=notes)
+def alone(  # noqa: PLR0913 - one argument per part of a measurement
+    target: Target,
+    measuring: Measuring,
+    device: Device,
+    *,
+    cuda_graph: bool,
+    verify: Verify,
+    observers: Sequence[Observer] = (),
+) -> Timing:
+    """By this process itself. Observers look last: the memory is the allocator's, and no longer poisoned."""
+    timing = run(target, measuring, device, cuda_graph=cuda_graph, verify=verify, observers=observers)
+    traced = timing.seen.traced
+    found = {one.name: one.observed(target, device, timing.median, traced.get(one.name)) for one in observers}
+    parts = {name: one.part for name, one in found.items() if one.part is not None}
+    notes = dict.fromkeys((*timing.notes, *(note for one in found.values() for note in one.notes)))
+    return replace(timing, seen=replace(timing.seen, parts=parts), notes=tuple(notes))
 
 
 def measure(  # noqa: PLR0913 - one argument per property of a call

@@ -18,14 +18,14 @@ from pytest_flashinfer_perf.engine.target import Target
 from pytest_flashinfer_perf.engine.timing import uses_graph
 from pytest_flashinfer_perf.engine.verification import Expected
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.machine import builds, capability, device_errors, devices, garbage
+from pytest_flashinfer_perf.machine import builds, capability, device_errors, garbage
 from pytest_flashinfer_perf.machine.builds import CompileError
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.settings import project_file
 from pytest_flashinfer_perf.settings.settings import Checking, Measuring
-from pytest_flashinfer_perf.spec.case import Case, backend_named, routine_named
+from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.nested import named_tensors
-from pytest_flashinfer_perf.spec.routine import AnyRoutine, CannotRunError, Cost, LaunchOptions, Shape
+from pytest_flashinfer_perf.spec.routine import CannotRunError, Cost, LaunchOptions
 
 # What a CPU makes and multiplies in seconds: 128 MiB beside attention's workspace, and a call that a check could take.
 STAND_IN_BYTES = 640 << 20
@@ -89,15 +89,6 @@ def _too_large(case: Case, device: Device, most_gib: float | None) -> str | None
 def _footprint(case: Case) -> float:
     """The estimated memory in GiB."""
     return case.routine.footprint(case.params) / 2**30
-
-
-def check_answer(routine: str | AnyRoutine, backend: str, params: Any, seed: int = 0, device: str = "auto") -> None:
-    """Check a backend's answer, untimed; raises WrongAnswerError, or CannotRunError if it cannot run."""
-    from pytest_flashinfer_perf.routines import all_routines  # which loads pytest
-
-    known = routine_named(routine, all_routines()) if isinstance(routine, str) else routine
-    case = Case(known, Shape(params), backend_named(backend, known), seed)
-    run_case(case, Measuring(), Checking(refcheck="only"), devices.find(device))
 
 
 def run_case(  # noqa: PLR0913 - one argument per part of a measurement

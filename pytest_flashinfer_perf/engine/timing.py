@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -23,13 +25,10 @@ from pytest_flashinfer_perf.engine.instruments import (
     InstrumentError,
     Work,
 )
+from pytest_flashinfer_perf.engine.observers import Observer, OwnRoof
 from pytest_flashinfer_perf.engine.placements import PlacedSamples
 from pytest_flashinfer_perf.engine.stopping import Sampling
 from pytest_flashinfer_perf.engine.target import Restore, Target, restoration_for
-from pytest_flashinfer_perf.extensions.host import host_calls
-from pytest_flashinfer_perf.extensions.host.host_calls import Counts, counted
-from pytest_flashinfer_perf.extensions.host.host_time import HostTime
-from pytest_flashinfer_perf.extensions.ranks.rank_times import RankTimes
 from pytest_flashinfer_perf.machine import load, nvrtc, provenance
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.machine.load import Contention
@@ -45,13 +44,15 @@ OTHER_CALLS = instruments.OWN_CALLS + clocks.ALL_CALLS + TRACED_CALLS  # of a pl
 
 @dataclass(frozen=True)
 class Observations:
+    """What is known of a call beside its times; observers have `traced`, and in the end `parts` of the row, by name."""
+
     trace: Trace | None = None
     clocks: Clocks | None = None
     telemetry: Telemetry = field(default_factory=Telemetry)
     notes: tuple[str, ...] = ()
-    calls: Counts = field(default_factory=Counts)
-    host: HostTime | None = None
-    ranks: RankTimes | None = None
+    traced: Mapping[str, Any] = field(default_factory=dict)
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    roof: OwnRoof | None = None  # None for the device's
 
 
 @dataclass(frozen=True)
@@ -196,27 +197,31 @@ def run(  # noqa: PLR0913 - one argument per part of a measurement
     *,
     cuda_graph: bool,
     verify: Verify,
+    observers: Sequence[Observer] = (),
     conditions: Conditions = Conditions(),
 ) -> Timing:
     """Time other placements first, so that the last timed call is the target's; `verify` checks each last answer."""
+    # The instrument.
     chosen = conditions.choose(measuring.instrument, device)
     bench = Bench(chosen.instrument, measuring, device, cuda_graph, conditions.cycles)
     if cuda_graph:
         gc.collect()  # a graph that is freed during a capture ends it; autotuners leave such graphs behind
 
-    # One call, whose length decides how many calls and placements there is time for.
+    # Pilot: one untimed call, whose length decides how many calls and placements there is time for.
     first, seconds_per_call = _pilot(bench, target)
     budget = stopping.budget(measuring, chosen.instrument.now)
     sampling = Sampling(measuring, chosen.instrument.name, seconds_per_call, budget)
 
-    # Placements at other addresses, and the caller's own.
+    # Timed: placements at other addresses, and then the caller's own.
     placed = _placed(bench, target, sampling, verify, first)
     last, timed = placed[-1], tuple(one.placement for one in placed)
 
-    # What is known of the last placement beside its times, and what else the machine did.
-    seen = (conditions.observed or _observed)(last, timed)
+    # Observed: what is known of the last placement beside its times, and what else the machine did.
+    seen = (conditions.observed or partial(_observed, observers))(last, timed)
     samples = tuple(sample for placement in timed for sample in placement.samples)
     contention = load.during([one.work.watch for one in placed], samples)
+
+    # Told: the samples of all placements, and how they were taken.
     return Timing(
         samples=samples,
         instrument=chosen.instrument.name,
@@ -288,40 +293,41 @@ def _work(calls: tuple[Call, ...], instrument: Instrument, cold_l2: str, graph: 
     return Work(graphs.capture(calls) if graph else calls, flush, device)
 
 
-def _clocks(work: Work, each: float) -> Clocks | None:
-    return clock_pass(work, each) if work.device.is_gpu and nvrtc.missing(work.device) is None else None
+def _clocks(work: Work, seconds_per_call: float) -> Clocks | None:
+    has_clocks = work.device.is_gpu and nvrtc.missing(work.device) is None
+    return clock_pass(work, seconds_per_call) if has_clocks else None
 
 
-def _observed(last: Placed, timed: tuple[PlacedSamples, ...]) -> Observations:
-    """What is known of the call beside its times: trace, clocks, telemetry, requests to the driver; empty on a CPU."""
+def _observed(observers: Sequence[Observer], last: Placed, timed: tuple[PlacedSamples, ...]) -> Observations:
+    """What is known of the call beside its times: trace, clocks, telemetry, what observers trace; empty on a CPU."""
     device = last.work.device
     if not device.is_gpu:
         return Observations()
     no_cupti = INSTRUMENTS["cupti"].missing(device)
     no_nvrtc = nvrtc.missing(device)
-    seen, calls = (None, Counts()) if no_cupti else _recorded(last, device)
+    seen, traced = (None, {}) if no_cupti else _recorded(observers, last, device)
     clocked = [placement.clocks for placement in timed if placement.clocks]
     return Observations(
         trace=seen,
         clocks=clocks.joined(clocked) if clocked else None,
         telemetry=clocked[-1].telemetry if clocked else provenance.read(device),
         notes=tuple(reason for reason in (no_cupti, no_nvrtc) if reason),
-        calls=calls,
+        traced=traced,
     )
 
 
-def _recorded(last: Placed, device: Device) -> tuple[Trace | None, Counts]:
-    """Trace the timed call, then count what an eager call requests from the driver, with CUPTI attached once."""
+def _recorded(observers: Sequence[Observer], last: Placed, device: Device) -> tuple[Trace | None, dict[str, Any]]:
+    """Trace the timed call, then let observers look at an eager one, with CUPTI attached once."""
     from cupti import cupti
 
     with attached(cupti, device.synchronize) as recorder:
         seen = trace(recorder, last.work, statistics.median(last.placement.samples))
-        return seen, counted("cupti", lambda: host_calls.of(recorder, last.target))
+        return seen, {one.name: one.traced(recorder, last.target) for one in observers}
 
 
-def trace(recorder: Recorder, work: Work, each: float) -> Trace | None:
+def trace(recorder: Recorder, work: Work, seconds_per_call: float) -> Trace | None:
     """Trace the last of a few calls, since the first one meets an idle device and is slower than timed calls."""
-    steps = (work.chill, work) * stopping.fitting(TRACED_CALLS, each)
+    steps = (work.chill, work) * stopping.fitting(TRACED_CALLS, seconds_per_call)
     return summarise([recorder.of(step) for step in steps][-1])
 
 

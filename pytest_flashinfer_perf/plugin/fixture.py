@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.engine import describe as row
 from pytest_flashinfer_perf.engine import peaks
@@ -26,7 +27,7 @@ from pytest_flashinfer_perf.extensions.ranks import timing as together
 from pytest_flashinfer_perf.machine import builds
 from pytest_flashinfer_perf.machine.builds import CompileError
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.routines import all_routines, upstream_command
 from pytest_flashinfer_perf.rows.row import Identity, Row
 from pytest_flashinfer_perf.rows.run_file import Roof
 from pytest_flashinfer_perf.session import benchmark_rows, setup, stash
@@ -132,7 +133,7 @@ class Perf:
         else:
             self._benchmark.params = case.json_params
             self._benchmark.group = self._benchmark.group or f"{case.identity.routine}/{case.identity.shape}"
-            made = row.of_case(case, result, self._measuring.peaks)
+            made = row.of_case(case, result, self._measuring.peaks, upstream_command.command(case))
             self._record(result.measurement, self._with_tactics(case, made))
         return result.measurement
 
@@ -200,7 +201,10 @@ class Perf:
     def _time_calls(self) -> TimeCalls:
         """By this process, or together with the others that run this test."""
         group = joined.here()
-        return alone if group is None else functools.partial(together.run, group)
+        if group is not None:
+            return functools.partial(together.run, group)
+        observers = loading.joined(self._node.config.hook.pytest_perf_observers())
+        return functools.partial(alone, observers=tuple(observers))
 
     def verify_used(self) -> None:
         """Fail a test that ended well without a measurement: it did not use the fixture, or went on after it failed."""

@@ -125,12 +125,6 @@ TIMING = (
         help="Make exactly N untimed calls of each case first. Default: up to 2 for each set of buffers.",
     ),
     option(
-        "--perf-host",
-        action="store_true",
-        help="Show what each call costs the CPU: the time to enqueue and to plan it, its launches, allocations and "
-        "synchronisations.",
-    ),
-    option(
         "--perf-peaks",
         **_choice("peaks"),
         help="Take the peak FLOP/s and bandwidth for %%roof from a measurement on this GPU, or from its datasheet. "

@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 
 import pytest
 
+from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.extensions.pages import page
 from pytest_flashinfer_perf.gate.markdown import summarized
 from pytest_flashinfer_perf.machine import provenance
@@ -66,7 +67,9 @@ class JobSummary:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._board.rows or self._board.unmeasured:
-            text = "\n".join(markdown.lines([of(session.config, self._board)])) + "\n"
+            runs = [of(session.config, self._board)]
+            sections = loading.joined(session.config.hook.pytest_perf_sections(runs=runs))
+            text = "\n".join(markdown.lines(runs, sections)) + "\n"
             self._annotations += summarized(text)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

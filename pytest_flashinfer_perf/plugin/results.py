@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from _pytest._code.code import ExceptionChainRepr
 
-from pytest_flashinfer_perf.extensions.host import table as host
+from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.extensions.models import budget
 from pytest_flashinfer_perf.extensions.models.step import StepPlan
 from pytest_flashinfer_perf.files import verify_outputs, write_json
@@ -49,7 +49,7 @@ PROFILED_ELSEWHERE = (
 FOR_SOME = {
     "--perf-tactics": ("has a choice of tactics", lambda row: "tactics" in row.facts),
     "--perf-autotune-cache": ("asks FlashInfer's tuner", lambda row: row.setup.autotune_cache is not None),
-    "--perf-ranks": ("is marked by perf_ranks", lambda row: row.provenance.ranks is not None),
+    "--perf-ranks": ("is marked by perf_ranks", lambda row: "ranks" in row.parts),
 }
 OF_ITS_TABLE = ("benchmark_verbose", "benchmark_compare", "benchmark_histogram", "benchmark_cprofile")
 
@@ -143,10 +143,7 @@ class Board:
         write_lines(terminalreporter, terminal.lines(rows, skips, software, checked, xfailed))
         write_lines(terminalreporter, terminal.left("not understood", not_understood, "line"))
         config = terminalreporter.config
-        for added in reversed(config.hook.pytest_perf_terminal(config=config, rows=rows)):
-            write_lines(terminalreporter, added)
-        if config.getoption("perf_host"):
-            write_lines(terminalreporter, host.lines(rows))
+        write_lines(terminalreporter, loading.joined(config.hook.pytest_perf_terminal(config=config, rows=rows)))
         write_lines(terminalreporter, terminal.search_lines(searches))
         is_nothing = skips and not (rows or checked or searches)
         write_lines(terminalreporter, [NOTHING, *self.notes] if is_nothing else self.notes)

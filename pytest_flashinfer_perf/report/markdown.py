@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_flashinfer_perf.extensions.host import table as host
 from pytest_flashinfer_perf.extensions.models import budget
 from pytest_flashinfer_perf.printing import safe
 from pytest_flashinfer_perf.report import backends, story
@@ -18,7 +17,8 @@ from pytest_flashinfer_perf.rows.run_file import Run
 LEFT = {"xfailed": "Failed as expected", "skipped": "Skipped"}
 
 
-def lines(runs: Sequence[Run]) -> Iterator[str]:
+def lines(runs: Sequence[Run], sections: Iterable[str] = ()) -> Iterator[str]:
+    """`sections` are those of extensions."""
     found = story.outcomes(runs)
     answer = story.answer(runs, found, story.of(runs))
     yield f"### FlashInfer performance: {as_markdown(', '.join(story.devices(found).values()) or 'nothing measured')}\n"
@@ -26,20 +26,19 @@ def lines(runs: Sequence[Run]) -> Iterator[str]:
     yield from (f"{as_markdown(sentence)}\n" for sentence in (*backends.answers(tables), " ".join(answer.sentences)))
     for title, troubles in answer.troubles.items():
         if troubles:
-            yield from _table((title.lower(), "why"), troubles)
+            yield from table((title.lower(), "why"), troubles)
     for one in budget.of_runs(runs):
         if not one.trouble:
             yield from (*budget.markdown(one), "")
     for comparison in tables:
-        yield from _folded(f"{comparison.routine}: {comparison.sentence}", _side_by_side(comparison))
-    for title, table in host.tables([one.row for one in found if one.row]).items():
-        yield from _folded(title, _table(*table))
-    yield from _folded("Every case", _cases(found))
+        yield from folded(f"{comparison.routine}: {comparison.sentence}", _side_by_side(comparison))
+    yield from sections
+    yield from folded("Every case", _cases(found))
     for status, title in LEFT.items():
         if any(one.status == status for one in found):
-            yield from _folded(title, _reasons(found, status))
+            yield from folded(title, _reasons(found, status))
     sources = ((name, *values) for name, values in story.provenance(runs).items())
-    yield from _folded("Where the numbers come from", _table(("", *(run.name for run in runs)), sources))
+    yield from folded("Where the numbers come from", table(("", *(run.name for run in runs)), sources))
 
 
 def _side_by_side(comparison: BackendTable) -> Iterator[str]:
@@ -53,7 +52,7 @@ def _side_by_side(comparison: BackendTable) -> Iterator[str]:
     measured = (one.row for of_shape in comparison.shapes.values() for one in of_shape.values() if one.row)
     letters = backends.legend(measured)
     yield as_markdown(f"{comparison.title}{f'. Ids of shapes: {letters}' if letters else ''}") + "\n"
-    yield from _table(("shape", *comparison.backends), cells)
+    yield from table(("shape", *comparison.backends), cells)
 
 
 def _cases(measured: Iterable[CaseHistory]) -> Iterator[str]:
@@ -63,7 +62,7 @@ def _cases(measured: Iterable[CaseHistory]) -> Iterator[str]:
         work = row.throughput
         rates = map(rate, (work.tflops, work.tb_per_sec, work.sol_pct))
         cells.append((one.case, named(row), duration(row.median), spread(row.spread), *rates, one.status))
-    yield from _table(headings, cells)
+    yield from table(headings, cells)
 
 
 def _median(row: Row | None) -> str:
@@ -72,15 +71,15 @@ def _median(row: Row | None) -> str:
 
 def _reasons(found: Iterable[CaseHistory], status: str) -> Iterator[str]:
     reasons = story.reasons(one for one in found if one.status == status)
-    yield from _table(("cases", "why"), ((str(count), reason) for reason, count in reasons.most_common()))
+    yield from table(("cases", "why"), ((str(count), reason) for reason, count in reasons.most_common()))
 
 
-def _folded(title: str, content: Iterable[str]) -> Iterator[str]:
+def folded(title: str, content: Iterable[str]) -> Iterator[str]:
     yield f"<details><summary>{html.escape(safe(title))}</summary>\n"
     yield from content
     yield "</details>\n"
 
 
-def _table(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> Iterator[str]:
+def table(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> Iterator[str]:
     yield from markdown_table(headings, cells)
     yield ""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_flashinfer_perf.engine.stopping import FEWEST, OUT_OF_TIME, WALL_FACTOR
-from pytest_flashinfer_perf.extensions.host import table as host
 from pytest_flashinfer_perf.rows import formatting
 from pytest_flashinfer_perf.rows.formatting import (
     counted,
@@ -62,7 +61,7 @@ def lines(
         yield ""
         yield from wrapped(title)
         yield f"{'':<{_room() + 2}}{HEADINGS}"
-        for shape, side_by_side in grouped(of_one, host.shape_of):
+        for shape, side_by_side in grouped(of_one, lambda row: row.shape):
             yield from _backends(shape, side_by_side)
     if checked:
         yield ""
@@ -133,7 +132,6 @@ def _warnings(rows: Sequence[Row]) -> Iterator[str]:
         few = "" if min(early) == max(early) else f"{min(early)} to "
         calls = f"{few}{counted(max(early), 'call')}"
         yield from wrapped(f"{counted(len(early), 'case')} stopped early, after {calls}: {EARLY}")
-    yield from wrapped(host.waiting(rows))
     for concerns, sentence in COUNTED:
         count = sum(bool(concerns(row)) for row in rows)
         if count:

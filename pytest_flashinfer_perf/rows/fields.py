@@ -53,6 +53,11 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
 
 
+def value(kind: Any, given: Any, where: str) -> Any:
+    """A value of this type."""
+    return _reader(kind)(given, where)
+
+
 def read_list(kind: Callable[..., T], values: Any, where: str) -> list[T]:
     """A list of such objects."""
     if not isinstance(values, list):
@@ -105,6 +110,8 @@ def _reader(kind: Any) -> Reader:
         return functools.partial(_scalar, *SCALARS[kind])
     if isinstance(kind, type) and issubclass(kind, Enum):
         return lambda value, where: kind(_one_of(tuple(one.value for one in kind), value, where))
+    if own := getattr(kind, "from_json", None):  # a type that reads itself
+        return typing.cast("Reader", own)
     if is_dataclass(kind):
         return functools.partial(read, typing.cast("Callable[..., Any]", kind))
     return COMPOUND[origin](*arguments)

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pytest_flashinfer_perf.extensions.host.host_time import HostTime
-from pytest_flashinfer_perf.extensions.ranks.rank_times import RankTimes
 from pytest_flashinfer_perf.machine.load import Contention
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
+from pytest_flashinfer_perf.rows.parts import DECLARED, Parts
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
 
+T = TypeVar("T")
 Status = Literal["ok", "noisy", "invalid", "wrong"]
 # "memory?": no peak is known for the type of the FLOPs, so they may bind where the share is that of the memory's roof.
 Bound = Literal["compute", "memory", "memory?", "link"]
@@ -131,7 +131,6 @@ class Provenance:
     placement_spread: Annotated[
         float | None, "the standard deviation of those medians over their mean; `null` for a single one"
     ] = None
-    ranks: Annotated[RankTimes | None, "of a case that several processes ran [together](ranks.md#the-row)"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,9 +244,6 @@ class Execution:
         float | None,
         "extra work that [prove](gate.md#is-it-true-on-my-machine) put behind each timed call; `null` in any other run",
     ] = None
-    host: Annotated[
-        HostTime | None, "what a call [costs the host](host.md#what-is-written): an object; `null` on a CPU"
-    ] = None
     contention: Annotated[
         Contention | None, "[what else ran](row.md#a-busy-machine) beside calls on the host's clock; `null` on a GPU's"
     ] = None
@@ -286,11 +282,17 @@ class Row:
     clocks: ClockReadings = ClockReadings()
     check: AnswerCheck = AnswerCheck()
     execution: Execution = Execution()
+    parts: Parts = field(default_factory=Parts)  # what extensions add
     facts: Mapping[str, Any] = field(default_factory=dict)  # a routine's own fields, and what the test itself has added
 
     @property
     def case(self) -> str:
         return self.identity.case
+
+    @property
+    def shape(self) -> str:
+        """The case without its backend; of a call of a test's own the whole."""
+        return self.identity.shape or self.case
 
     @property
     def median(self) -> float:
@@ -310,8 +312,14 @@ class Row:
         return self.status == "wrong" or self.check.refcheck == "wrong"
 
     @property
-    def host(self) -> HostTime | None:
-        return self.execution.host
+    def host(self) -> Any:
+        """Until the gate asks for its part as others do."""
+        return self.parts.get("host", self.facts.get("host"))
+
+    def part(self, name: str, kind: Callable[..., T]) -> T | None:
+        """An extension's part of this row, also where the extension was not loaded when the row was read."""
+        value = self.parts.get(name, self.facts.get(name))
+        return fields.read(kind, value, f"{self.case}: {name}") if isinstance(value, Mapping) else value
 
     @property
     def is_ours(self) -> bool:
@@ -325,7 +333,7 @@ class Row:
 
     def extra_info(self) -> dict[str, Any]:
         """The fields of all parts by their names, as they stand in the file."""
-        parts = (fields.written(getattr(self, name)) for name in PARTS)
+        parts = (*(fields.written(getattr(self, name)) for name in PARTS), self.parts.written())
         return {**self.facts, **{name: value for part in parts for name, value in part.items()}}
 
 
@@ -334,6 +342,11 @@ PARTS: dict[str, Any] = {
     name: kind for name, kind in TYPES.items() if dataclasses.is_dataclass(kind) and kind is not Stats
 }
 NAMES = frozenset(name for kind in PARTS.values() for name in fields.types_of(kind))
+
+
+def is_own(name: str) -> bool:
+    """Whether this field is a row's or an extension's, and not a fact that a routine or a test adds."""
+    return name in NAMES or name in DECLARED
 
 
 OURS = {"case", "status", "instrument"}  # a benchmark that sets a field of its own does not have all of them
@@ -351,7 +364,8 @@ def read(record: Any, where: str) -> Row:
         fullname=record["fullname"],
         stats=_stats(record.get("stats"), f"{where}: stats"),
         params=params,
-        facts={name: value for name, value in given.items() if name not in NAMES or info is not given},
+        facts={name: value for name, value in given.items() if not is_own(name) or info is not given},
+        parts=Parts.among(info, where),
         **{name: fields.read(kind, info, where) for name, kind in PARTS.items()},
     )
 

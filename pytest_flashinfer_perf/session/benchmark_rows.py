@@ -19,7 +19,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 from pytest_benchmark.utils import safe_dumps
 
-from pytest_flashinfer_perf.rows.row import NAMES, Row
+from pytest_flashinfer_perf.rows.row import Row, is_own
 from pytest_flashinfer_perf.session.reports import Options
 
 
@@ -84,7 +84,7 @@ def checked(row: Row) -> dict[str, Any]:
 def finished(item: pytest.Item, row: Row, benchmark: Any) -> tuple[Row, Options]:
     """The row as pytest-benchmark's JSON will have it, with what the test itself has added to its fixture by now."""
     marker = item.get_closest_marker("benchmark")
-    own = {name: value for name, value in benchmark.extra_info.items() if name not in NAMES}
+    own = {name: value for name, value in benchmark.extra_info.items() if not is_own(name)}
     benchmark.extra_info.update(row.extra_info())  # what the test has set meanwhile of these is not what was measured
     given = {name: value for name, value in (marker.kwargs if marker else {}).items() if name != "timer"}
     facts, params, given = json.loads(safe_dumps([own, benchmark.params or {}, given]))

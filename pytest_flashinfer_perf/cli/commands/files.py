@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.cli.commands import parser_of, write
 from pytest_flashinfer_perf.extensions.pages import page
 from pytest_flashinfer_perf.files import verify_outputs
@@ -39,7 +40,8 @@ def report(arguments: Sequence[str]) -> int:
     verify_outputs({"--output": output}, args.runs)
     runs = story.read(args.runs)
     if args.markdown:
-        write(output, "\n".join(markdown.lines(runs)) + "\n")
+        sections = loading.joined(loading.manager().hook.pytest_perf_sections(runs=runs))
+        write(output, "\n".join(markdown.lines(runs, sections)) + "\n")
         return 0
     absent = page.missing()
     if absent:

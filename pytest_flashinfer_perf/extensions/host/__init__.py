@@ -1,1 +1,56 @@
 """What a call costs the host: the time to enqueue and to plan it, and where it waits for the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pytest
+
+from pytest_flashinfer_perf.settings.option import Option, option
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.engine.observers import Observer
+    from pytest_flashinfer_perf.rows.row import Row
+    from pytest_flashinfer_perf.rows.run_file import Run
+
+SHOWN = option(
+    "--perf-host",
+    action="store_true",
+    help="Show what each call costs the CPU: the time to enqueue and to plan it, its launches, allocations and "
+    "synchronisations.",
+)
+
+
+def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
+    return {"how cases are timed": (SHOWN,)}
+
+
+def pytest_perf_observers() -> tuple[Observer, ...]:
+    from pytest_flashinfer_perf.extensions.host.host import HostObserver
+
+    return (HostObserver(),)
+
+
+def pytest_perf_row_parts() -> Mapping[str, Any]:
+    from pytest_flashinfer_perf.extensions.host.host_time import NAME, HostTime
+
+    told = "what a call [costs the host](host.md#what-is-written): an object; `null` on a CPU"
+    return {NAME: Annotated[HostTime | None, told]}
+
+
+def pytest_perf_terminal(config: pytest.Config, rows: Sequence[Row]) -> Iterator[str]:
+    from pytest_flashinfer_perf.extensions.host import table
+
+    yield from table.waiting(rows)
+    if config.getoption(SHOWN.dest):
+        yield from table.lines(rows)
+
+
+def pytest_perf_sections(runs: Sequence[Run]) -> Iterator[str]:
+    from pytest_flashinfer_perf.extensions.host.table import tables
+    from pytest_flashinfer_perf.report import markdown, story
+
+    measured = [one.row for one in story.outcomes(runs) if one.row]
+    for title, (headings, cells) in tables(measured).items():
+        yield from markdown.folded(title, markdown.table(headings, cells))

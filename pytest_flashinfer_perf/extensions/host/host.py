@@ -17,18 +17,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
+from pytest_flashinfer_perf.engine.cupti import Recorder
 from pytest_flashinfer_perf.engine.instruments import Call
+from pytest_flashinfer_perf.engine.observers import Observation
 from pytest_flashinfer_perf.engine.target import Target
 from pytest_flashinfer_perf.extensions.host import host_calls
 from pytest_flashinfer_perf.extensions.host.host_calls import Counts, counted
-from pytest_flashinfer_perf.extensions.host.host_time import HostTime
+from pytest_flashinfer_perf.extensions.host.host_time import NAME, HostTime, outlasts
 from pytest_flashinfer_perf.machine import load
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.machine.garbage import without_gc
+from pytest_flashinfer_perf.rows.formatting import duration
 
 ROUNDS, FEWEST_ROUNDS = 12, 5
 CALLS, FEWEST_CALLS = 10, 4  # of a round; the first call after a pause, or on another core, may take 5 times as long
@@ -185,6 +188,25 @@ def _between(least: int, most: int, wanted: float) -> int:
 
 def _hold(seconds: float) -> float:
     return min(max(HOLD * seconds, SHORTEST_HOLD_S), LONGEST_HOLD_S)
+
+
+class HostObserver:
+    """Counts what an eager call asks of the driver, and times it on the host where all else is measured."""
+
+    name = NAME
+
+    def traced(self, recorder: Recorder, target: Target) -> Counts:
+        return counted("cupti", lambda: host_calls.of(recorder, target))
+
+    def observed(self, target: Target, device: Device, seconds: float, traced: Any) -> Observation:
+        seen, why_not = measured(target, device, seconds, Counts() if traced is None else traced)
+        notes = [why_not] if why_not else []
+        if seen is not None and outlasts(seen, seconds):
+            notes.append(
+                f"a call takes the host {duration(seen.host_us * 1e-6)} to enqueue and the GPU {duration(seconds)}: "
+                "without a CUDA graph the GPU waits for the host"
+            )
+        return Observation(seen, tuple(notes))
 
 
 def measured(target: Target, device: Device, on_device: float, calls: Counts) -> tuple[HostTime | None, str]:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pytest_flashinfer_perf.machine.load import Contention
 from pytest_flashinfer_perf.rows.scatter import is_measured
 
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.rows.row import Row
+
+NAME = "host"  # of the part of a row
 ALLOCATION, SYNCHRONISATION, COPY_TO_HOST = "allocation", "synchronisation", "copy to host"
 REFERENCE_US = 20.0  # about what the fixed piece of host work takes on a server's core
 COUNTED = {ALLOCATION: "allocations", SYNCHRONISATION: "synchronisations", COPY_TO_HOST: "copies_to_host"}
@@ -61,6 +66,10 @@ class HostTime:
 def _comparable(times: tuple[float, ...], references: tuple[float, ...]) -> float | None:
     known = times and references and is_measured(min(times)) and is_measured(min(references))
     return REFERENCE_US * min(times) / min(references) if known else None
+
+
+def of(row: Row) -> HostTime | None:
+    return row.part(NAME, HostTime)
 
 
 def outlasts(host: HostTime, on_device: float) -> bool:

@@ -10,10 +10,11 @@ from pytest_flashinfer_perf.extensions.host.host_time import (
     COPY_TO_HOST,
     SYNCHRONISATION,
     HostTime,
+    of,
     outlasts,
     places,
 )
-from pytest_flashinfer_perf.rows.formatting import counted, duration, grouped, indented, named
+from pytest_flashinfer_perf.rows.formatting import counted, duration, grouped, indented, named, wrapped
 from pytest_flashinfer_perf.rows.row import Row
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
@@ -24,7 +25,7 @@ NOTHING = "--perf-host: nothing was measured on a GPU"
 
 
 def known(rows: Iterable[Row]) -> list[tuple[Row, HostTime]]:
-    return [(row, host) for row in rows if (host := row.host) is not None]
+    return [(row, host) for row in rows if (host := of(row)) is not None]
 
 
 def lines(rows: Sequence[Row]) -> Iterator[str]:
@@ -36,7 +37,7 @@ def lines(rows: Sequence[Row]) -> Iterator[str]:
     yield ""
     yield "what a call costs the host, without a CUDA graph"
     yield HEADINGS
-    for shape, backends in grouped(seen, lambda one: shape_of(one[0])):
+    for shape, backends in grouped(seen, lambda one: one[0].shape):
         yield shape
         for row, host in backends:
             yield _line(row, host)
@@ -52,10 +53,6 @@ def _line(row: Row, host: HostTime) -> str:
     return f"  {named(row):<24}{times}{_count(host.launches):>7}{cells}"
 
 
-def shape_of(row: Row) -> str:
-    return row.identity.shape or row.case
-
-
 def _us(us: float | None) -> str:
     return "-" if us is None else duration(1e-6 * us)
 
@@ -64,14 +61,12 @@ def _count(count: int | None) -> str:
     return "-" if count is None else str(count)
 
 
-def waiting(rows: Iterable[Row]) -> str:
-    """How many calls the GPU waits for, where it is not given a graph; empty where there is none."""
+def waiting(rows: Iterable[Row]) -> Iterator[str]:
+    """How many calls the GPU waits for, where it is not given a graph."""
     slower = sum(outlasts(host, row.median) for row, host in known(rows))
-    if not slower:
-        return ""
-    return (
-        f"{counted(slower, 'case')} with more host time than GPU time: without a CUDA graph the GPU waits (--perf-host)"
-    )
+    if slower:
+        longer = f"{counted(slower, 'case')} with more host time than GPU time"
+        yield from wrapped(f"{longer}: without a CUDA graph the GPU waits (--perf-host)")
 
 
 def slowest_plans(rows: Iterable[Row]) -> Table:
@@ -126,7 +121,7 @@ def plans_over_batches(rows: Iterable[Row]) -> list[dict[str, Any]]:
     def curve(one: tuple[Row, float]) -> str:
         """The case but for its batch."""
         row, batch = one[0], f"b{one[0].params[BATCH]}"
-        shape = "-".join(word for word in shape_of(row).split("-") if word != batch)
+        shape = "-".join(word for word in row.shape.split("-") if word != batch)
         return f"{row.identity.routine} {shape} {row.identity.backend}"
 
     for name, alike in grouped(planned, curve):

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.rows.row import Row
 
 # How many bytes cross each rank's link for each byte of the message: the factors by which nccl-tests makes busbw of
 # algbw. The message is the whole one: what all ranks gather, or what each rank gives to reduce and scatter.
@@ -15,6 +19,7 @@ BUS_FACTORS: Mapping[str, Callable[[int], float]] = {
     "broadcast": lambda _: 1.0,
     "reduce": lambda _: 1.0,
 }
+NAME = "ranks"  # of the part of a row
 MULTICAST = "multicast allowed"  # the transport of ranks that could use it
 
 
@@ -68,3 +73,7 @@ class RankTimes:
     def conditions(self) -> str:
         """What must be equal in rows that are compared."""
         return f"{self.ranks} ranks over {self.backend} ({self.transport}), {self.figure}"
+
+
+def of(row: Row) -> RankTimes | None:
+    return row.part(NAME, RankTimes)

@@ -16,17 +16,18 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from pytest_flashinfer_perf.engine import timing as alone
+from pytest_flashinfer_perf.engine import timing
 from pytest_flashinfer_perf.engine.instruments import CallTime, ChosenInstrument, InstrumentError, Work
+from pytest_flashinfer_perf.engine.observers import Reached
 from pytest_flashinfer_perf.engine.target import Target
 from pytest_flashinfer_perf.engine.timing import Observations, Placed, Timing, Verify
 from pytest_flashinfer_perf.extensions.ranks import asked, device_clock, links
 from pytest_flashinfer_perf.extensions.ranks.clock import Spans, seconds
 from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
-from pytest_flashinfer_perf.extensions.ranks.rank_times import RankTimes
+from pytest_flashinfer_perf.extensions.ranks.rank_times import NAME, RankTimes
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.machine.garbage import without_gc
-from pytest_flashinfer_perf.settings.settings import Measuring
+from pytest_flashinfer_perf.settings.settings import Measuring, PeaksChoice
 
 PROOF_CALLS = 100
 LATE_S, LATE_CALLS = 200e-6, 30
@@ -143,6 +144,23 @@ class Together:
         )
 
 
+@dataclass(frozen=True)
+class LinkRoof:
+    """The roof of what several processes do together is that of their links."""
+
+    times: RankTimes
+
+    def reached(self, moved: float | None, seconds: float, choice: PeaksChoice) -> Reached:
+        """With multicast a link carries fewer bytes, so that its share can be above 100 %."""
+        times = self.times.carrying(moved, seconds)
+        parts, shares = {NAME: times}, times.shares()
+        if not shares:
+            return Reached(parts=parts)
+        source = min(shares, key=lambda one: one != choice)
+        limit_pct = min(shares.values()) if times.is_without_multicast else None
+        return Reached(shares[source], "link", source, limit_pct, parts)
+
+
 def chosen(ranks: Ranks, name: str) -> tuple[Together, str]:
     """The instrument of a group, and why it is not the best; raises InstrumentError in all ranks alike."""
     if name == "events":
@@ -164,8 +182,8 @@ def run(
 
     def observed(last: Placed, _timed: object) -> Observations:
         timed = together.clock.trace  # before a rank comes late, which the others' kernels wait for
-        return Observations(ranks=together.described(last.work), trace=timed)
+        return Observations(roof=LinkRoof(together.described(last.work)), trace=timed)
 
-    conditions = alone.Conditions(lambda *_: ChosenInstrument(together, fallback), observed, cycles=False)
+    conditions = timing.Conditions(lambda *_: ChosenInstrument(together, fallback), observed, cycles=False)
     device = ranks.shared_device
-    return alone.run(target, measuring, device, cuda_graph=cuda_graph, verify=verify, conditions=conditions)
+    return timing.run(target, measuring, device, cuda_graph=cuda_graph, verify=verify, conditions=conditions)

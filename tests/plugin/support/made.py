@@ -4,7 +4,8 @@ import json
 import sys
 
 from pytest_flashinfer_perf.rows import fields, run_file
-from pytest_flashinfer_perf.rows.row import NAMES, PARTS, Row, Stats
+from pytest_flashinfer_perf.rows.parts import Parts
+from pytest_flashinfer_perf.rows.row import PARTS, Row, Stats, is_own
 
 H200 = {"gpu_uuid": "GPU-0", "device_name": "NVIDIA H200"}
 CUPTI = {"instrument": "cupti", "cold_l2": "rotate", "cuda_graph": True, "seed": 42, "status": "ok"}
@@ -55,8 +56,9 @@ def typed(*, median=100e-6, spread=0.0, samples=(1.0,) * 30, params=None, **info
     stats = Stats(median=median, mean=median, stddev=median * (spread or 0.0), iqr=0.0, rounds=rounds)
     info = {"case": "x", "status": "ok", "instrument": "cupti", **info}
     parts = {name: fields.read(kind, info, "made") for name, kind in PARTS.items()}
-    facts = {name: value for name, value in info.items() if name not in NAMES}
-    return Row(name=info["case"], fullname=info["case"], stats=stats, params=params or {}, facts=facts, **parts)
+    facts = {name: value for name, value in info.items() if not is_own(name)}
+    parts |= {"parts": Parts.among(info, "made"), "facts": facts}
+    return Row(name=info["case"], fullname=info["case"], stats=stats, params=params or {}, **parts)
 
 
 def split(span, busy, *, eager):

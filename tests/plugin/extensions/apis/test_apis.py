@@ -10,8 +10,7 @@ from derived_cases import api_of, built, cases, inputs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.engine.one_case import check_answer
+from pytest_flashinfer_perf import check_answer, cli
 from pytest_flashinfer_perf.extensions.apis import all_apis, prepare, registry, shapes, special_cases, truth
 from pytest_flashinfer_perf.extensions.apis import given as made
 from pytest_flashinfer_perf.extensions.apis.by_hand import Template, by_hand

@@ -7,8 +7,9 @@ import pytest
 import torch
 from derived_cases import api_of, build, built, case, given, inputs
 
+from pytest_flashinfer_perf import check_answer
 from pytest_flashinfer_perf.checking.check import WrongAnswerError, compare
-from pytest_flashinfer_perf.engine.one_case import check_answer, run_case
+from pytest_flashinfer_perf.engine.one_case import run_case
 from pytest_flashinfer_perf.extensions.apis import given as made
 from pytest_flashinfer_perf.extensions.apis import registry, routine, truth
 from pytest_flashinfer_perf.machine import capability

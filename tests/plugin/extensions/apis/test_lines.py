@@ -8,8 +8,8 @@ import torch
 import upstream_parsers
 from derived_cases import case, cases, inputs
 
+from pytest_flashinfer_perf import check_answer
 from pytest_flashinfer_perf.engine import one_case
-from pytest_flashinfer_perf.engine.one_case import check_answer
 from pytest_flashinfer_perf.extensions.apis.special_cases import LINES as SPECIAL_LINES
 from pytest_flashinfer_perf.extensions.apis.special_cases import LineSpecial
 from pytest_flashinfer_perf.extensions.testlists import testlist

@@ -9,12 +9,13 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from pytest_flashinfer_perf.engine import timing as run
+from pytest_flashinfer_perf.engine import timing
 from pytest_flashinfer_perf.engine.cupti import attached
 from pytest_flashinfer_perf.engine.instruments import Work
 from pytest_flashinfer_perf.engine.placements import PlacedSamples
 from pytest_flashinfer_perf.engine.target import Target
 from pytest_flashinfer_perf.extensions.host import host_calls
+from pytest_flashinfer_perf.extensions.host.host import HostObserver
 from pytest_flashinfer_perf.extensions.host.host_calls import Counts
 from pytest_flashinfer_perf.extensions.host.host_time import HostLine
 
@@ -152,9 +153,9 @@ def test_the_trace_of_the_timed_call_and_the_counts_of_an_eager_one_share_an_att
     monkeypatch.setitem(sys.modules, "cupti", module)
     timed = Work((lambda: cupti.api("cudaGraphLaunch", KERNEL),), flush=False, device=cpu)
     eager = Target(lambda: [cupti.api("cudaLaunchKernel", KERNEL) for _ in range(3)])
-    placed = run.Placed(eager, timed, None, 0, PlacedSamples((1e-3,)))
-    seen, calls = run._recorded(placed, cpu)
-    assert (seen.launches, calls.fields["launches"]) == (1, 3)
+    placed = timing.Placed(eager, timed, None, 0, PlacedSamples((1e-3,)))
+    seen, traced = timing._recorded([HostObserver()], placed, cpu)
+    assert (seen.launches, traced["host"].fields["launches"]) == (1, 3)
     assert cupti.finalized == 1
 
 

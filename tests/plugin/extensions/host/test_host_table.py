@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 from made import typed
 from reports import benchmark, document, write
 
-from pytest_flashinfer_perf.engine import describe as rows
-from pytest_flashinfer_perf.engine.measure import Measurement
-from pytest_flashinfer_perf.engine.timing import Observations, Timing
-from pytest_flashinfer_perf.extensions.host import table as host
+from pytest_flashinfer_perf.extensions import host as extension
+from pytest_flashinfer_perf.extensions.host import host
 from pytest_flashinfer_perf.extensions.host.host_time import HostLine, HostTime
+from pytest_flashinfer_perf.extensions.host.table import NOTHING, lines, waiting
 from pytest_flashinfer_perf.extensions.pages import page
 from pytest_flashinfer_perf.gate import thresholds
 from pytest_flashinfer_perf.report import markdown, story
 from pytest_flashinfer_perf.rows import fields
-from pytest_flashinfer_perf.rows.row import Identity
 from pytest_flashinfer_perf.settings import project_file
 
 DOCUMENT = (Path(__file__).parents[4] / "docs" / "host.md").read_text()
@@ -51,7 +49,7 @@ def measured(read):
 
 
 def test_the_terminal_says_what_each_call_takes_and_which_lines_ask_for_it(measured):
-    shown = list(host.lines(measured[0].rows))
+    shown = list(lines(measured[0].rows))
     assert "  fa2                       5.000 us  101.0 us  10.00 us      1     0    0    0" in shown
     assert "  fa3                       40.00 us         -  10.00 us      1     2    1    0" in shown
     assert "      synchronisation: 1 x flashinfer/prefill.py:12 in run" in shown
@@ -63,26 +61,24 @@ def test_the_terminal_says_what_each_call_takes_and_which_lines_ask_for_it(measu
 def test_a_line_fits_in_80_columns(us, plan_us, count):
     seen = cost(us, plan_us, launches=count, allocations=count, synchronisations=count and min(count, 999))
     row = typed(host=seen, shape="s", backend="trtllm-native", resolved_backend="xqa", median=1.0)
-    assert all(len(line) <= 80 for line in host.lines([row]))
+    assert all(len(line) <= 80 for line in lines([row]))
 
 
 def test_without_a_gpu_the_terminal_says_so():
-    assert list(host.lines([typed(host=None)])) == [host.NOTHING]
+    assert list(lines([typed(host=None)])) == [NOTHING]
 
 
-def test_what_the_gpu_waits_for_is_noted(measured, cpu):
-    assert host.waiting(measured[0].rows).startswith("1 case with more host time than GPU time")
-    timing = Timing(
-        (1e-5,) * 3, "cupti", "rotate", 6, cuda_graph=True, seen=Observations(host=HostTime(40.0, (40.0,), False))
-    )
-    written = rows.of_measurement(Identity(case="mine"), Measurement(timing, cpu), None, "datasheet")
-    [note] = written.execution.notes
-    assert note.startswith("a call takes the host 40.00 us to enqueue and the GPU 10.00 us")
-    assert written.host.host_us == 40.0
+def test_what_the_gpu_waits_for_is_noted(measured, cpu, monkeypatch):
+    assert " ".join(waiting(measured[0].rows)).startswith("1 case with more host time than GPU time")
+    monkeypatch.setattr(host, "measured", lambda *_: (HostTime(40.0, (40.0,), False), "nothing was counted"))
+    seen = host.HostObserver().observed(None, cpu, 1e-5, None)
+    assert (seen.part.host_us, seen.notes[0]) == (40.0, "nothing was counted")
+    assert seen.notes[1].startswith("a call takes the host 40.00 us to enqueue and the GPU 10.00 us")
+    assert len(host.HostObserver().observed(None, cpu, 4e-5, None).notes) == 1
 
 
 def test_markdown_has_the_slowest_plans_first_and_names_who_waits(measured):
-    text = "\n".join(markdown.lines(measured))
+    text = "\n".join(markdown.lines(measured, extension.pytest_perf_sections(measured)))
     assert re.findall(r"b(\d+)-s1024-fa2 \| 1\d\d.0 us", text) == ["64", "16", "1"]
     assert "1 x flashinfer/prefill.py:12 in run" in text
 

@@ -17,10 +17,11 @@ import torch.multiprocessing as processes
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_flashinfer_perf import check_answer
 from pytest_flashinfer_perf.engine.call import CallSpec
 from pytest_flashinfer_perf.engine.instruments import Work
 from pytest_flashinfer_perf.engine.measure import measure_call
-from pytest_flashinfer_perf.engine.one_case import check_answer, run_case
+from pytest_flashinfer_perf.engine.one_case import run_case
 from pytest_flashinfer_perf.engine.target import Target
 from pytest_flashinfer_perf.extensions.ranks import joined, timing
 from pytest_flashinfer_perf.extensions.ranks.rank_times import BUS_FACTORS, RankTimes
