@@ -22,8 +22,8 @@ from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.extensions.apis import all_apis
 from pytest_flashinfer_perf.extensions.apis.routine import ApiRoutine
 from pytest_flashinfer_perf.extensions.apis.templates import WHAT_LACKED
-from pytest_flashinfer_perf.extensions.testlists.testlist import cases_of_line
 from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.plugin import lines
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.case import Case
 
@@ -90,7 +90,7 @@ def print_faults(*paths: str) -> None:
     device = devices.find("auto")
     found: dict[str, list[str]] = {}
     for line in [line for path in paths for line in Path(path).read_text().splitlines() if line.strip()]:
-        for case in cases_of_line(shlex.split(line), all_routines()):
+        for case in lines.cases_of(shlex.split(line), all_routines()):
             try:
                 found[case.identity.case] = missed(case, device)
             except (FlashinferPerfError, RuntimeError) as error:

@@ -27,11 +27,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_flashinfer_perf.extensions.testlists import testlist
 from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.gate.figures import kernel_times
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
+from pytest_flashinfer_perf.plugin import lines
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.rows.run_file import Run
 from pytest_flashinfer_perf.spec import flags
@@ -61,7 +61,7 @@ def pairs(path: str) -> list[tuple[str, str]]:
 
 def names(line: str) -> list[str]:
     """Of the line's cases, in order."""
-    return [one.identity.case for one in testlist.cases_of_line(flags.split(line), all_routines())]
+    return [one.identity.case for one in lines.cases_of(flags.split(line), all_routines())]
 
 
 def rename(path: str, run: str) -> None:

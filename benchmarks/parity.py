@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_flashinfer_perf.routines import upstream
+from pytest_flashinfer_perf.extensions.testlists import upstream
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.row import Row
 

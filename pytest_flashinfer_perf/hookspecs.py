@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.rows.row import Row
     from pytest_flashinfer_perf.rows.run_file import Run
     from pytest_flashinfer_perf.settings.option import Option
-    from pytest_flashinfer_perf.spec.case import Case
+    from pytest_flashinfer_perf.spec.case import Case, FlagLine
     from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
 
@@ -66,6 +66,19 @@ def pytest_perf_routines() -> Iterable[AnyRoutine]:  # type: ignore[empty-body]
 @pytest.hookspec(firstresult=True)
 def pytest_perf_cases(config: pytest.Config, routine: AnyRoutine) -> Sequence[Case] | None:
     """The cases of this routine, where options of the extension ask for others than those of its tiers."""
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_perf_line(words: Sequence[str], routines: Mapping[str, AnyRoutine]) -> FlagLine | None:
+    """A line of flags of which the extension knows more than which of these routines has them.
+
+    It raises ParamError for what is not valid, and MissingCaseError for what is and has no case here.
+    """
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_perf_repeat(case: Case) -> str | None:
+    """The command of another program that measures this case."""
 
 
 # What is told of rows, and written.

@@ -43,7 +43,7 @@ NO_WORK = Cost(0.0, 0.0, "")
 REMEDY_FOR_LAUNCHES = "--perf-cuda-graph=on replays them without the host"
 
 
-def of_case(case: Case, result: CaseResult, peaks_choice: PeaksChoice, repro_upstream: str | None = None) -> Row:
+def of_case(case: Case, result: CaseResult, peaks_choice: PeaksChoice) -> Row:
     row = of_measurement(case.identity.on(result.measurement.device), result.measurement, result.cost, peaks_choice)
     setup = Setup(
         resolved_backend=result.resolved,
@@ -53,7 +53,6 @@ def of_case(case: Case, result: CaseResult, peaks_choice: PeaksChoice, repro_ups
         seed=case.seed,
         verbose=case.options.verbose or None,
         inputs=result.inputs,
-        repro_upstream=repro_upstream,
     )
     return replace(row, setup=setup, facts=result.facts)
 

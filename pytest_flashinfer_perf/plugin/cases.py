@@ -16,9 +16,10 @@ from pytest_flashinfer_perf.extensions.models import shipped
 from pytest_flashinfer_perf.extensions.models.deployment import parse
 from pytest_flashinfer_perf.extensions.models.step import StepPlan
 from pytest_flashinfer_perf.extensions.ranks import asked
-from pytest_flashinfer_perf.extensions.testlists import testlist
-from pytest_flashinfer_perf.extensions.testlists.testlist import TestlistLine
-from pytest_flashinfer_perf.routines import all_backends, all_routines, upstream
+from pytest_flashinfer_perf.extensions.testlists import upstream
+from pytest_flashinfer_perf.plugin import lines
+from pytest_flashinfer_perf.plugin.lines import Entry
+from pytest_flashinfer_perf.routines import all_backends, all_routines
 from pytest_flashinfer_perf.settings.option import DEFAULT_SEED
 from pytest_flashinfer_perf.settings.settings import Settings
 from pytest_flashinfer_perf.spec import flags
@@ -154,14 +155,14 @@ def asked_for(settings: Settings) -> list[Case]:
     return [entry.case for entry in _entries(settings) if entry.case is not None]
 
 
-def without_case(settings: Settings) -> list[TestlistLine]:
-    """The entries of `--perf-case` that only upstream has."""
+def without_case(settings: Settings) -> list[Entry]:
+    """The entries of `--perf-case` that are valid and have no case here."""
     return [entry for entry in _entries(settings) if entry.missing]
 
 
-def _entries(settings: Settings) -> Iterator[TestlistLine]:
+def _entries(settings: Settings) -> Iterator[Entry]:
     for line in settings.cases:
-        entries = testlist.read_line(line, "--perf-case")
+        entries = lines.read(line, "--perf-case")
         problem = next((entry.problem for entry in entries if entry.problem), "")
         if problem:
             raise ParamError(f"--perf-case={line!r}: {problem}")

@@ -27,7 +27,7 @@ from pytest_flashinfer_perf.extensions.ranks import timing as together
 from pytest_flashinfer_perf.machine import builds
 from pytest_flashinfer_perf.machine.builds import CompileError
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines import all_routines, upstream_command
+from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.rows.row import Identity, Row
 from pytest_flashinfer_perf.rows.run_file import Roof
 from pytest_flashinfer_perf.session import benchmark_rows, setup, stash
@@ -133,7 +133,9 @@ class Perf:
         else:
             self._benchmark.params = case.json_params
             self._benchmark.group = self._benchmark.group or f"{case.identity.routine}/{case.identity.shape}"
-            made = row.of_case(case, result, self._measuring.peaks, upstream_command.command(case))
+            made = row.of_case(case, result, self._measuring.peaks)
+            upstream = self._node.ihook.pytest_perf_repeat(case=case)
+            made = replace(made, setup=replace(made.setup, repro_upstream=upstream))
             self._record(result.measurement, self._with_tactics(case, made))
         return result.measurement
 

@@ -11,14 +11,14 @@ from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.extensions.fuzz import findings
 from pytest_flashinfer_perf.extensions.testlists import testlist
 from pytest_flashinfer_perf.extensions.traffic import replay
-from pytest_flashinfer_perf.plugin import cases, collection
+from pytest_flashinfer_perf.plugin import cases, collection, lines
 from pytest_flashinfer_perf.printing import safe_lines
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.session.stash import CASE, IDENTITY, LINE, SETTINGS
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.extensions.testlists.testlist import TestlistLine
     from pytest_flashinfer_perf.plugin.fixture import Perf
+    from pytest_flashinfer_perf.plugin.lines import Entry
 
 
 class Testlist(pytest.File):
@@ -27,7 +27,7 @@ class Testlist(pytest.File):
         entries = testlist.read(self.path, settings.flags, settings.backends)
         if not entries:
             raise self.CollectError(f"{self.path}: has no case: write a line such as --routine NAME with its flags")
-        return [_item(self, entry) for entry in entries]
+        return [of_entry(self, entry) for entry in entries]
 
 
 class TrafficFile(pytest.File):
@@ -36,17 +36,18 @@ class TrafficFile(pytest.File):
     def collect(self) -> list[pytest.Function]:
         settings = self.config.stash[SETTINGS]
         entries = replay.of_file(self.path, settings.cover, settings.backends).entries  # which has been verified
-        return [_item(self, entry) for entry in entries]
+        return [of_entry(self, entry) for entry in entries]
 
 
 class WithoutCase(pytest.Collector):
-    """Cases of `--perf-case` that only upstream has, which are skipped as in a testlist."""
+    """Lines of `--perf-case` that are valid and have no case here."""
 
     def collect(self) -> list[pytest.Function]:
-        return [_item(self, entry) for entry in cases.without_case(self.config.stash[SETTINGS])]
+        return [of_entry(self, entry) for entry in cases.without_case(self.config.stash[SETTINGS])]
 
 
-def _item(parent: pytest.Collector, entry: TestlistLine) -> pytest.Function:
+def of_entry(parent: pytest.Collector, entry: Entry) -> pytest.Function:
+    """A test that measures the case, or has the reason why there is none."""
     item = pytest.Function.from_parent(parent, name=entry.name, callobj=_call(entry))
     if entry.case is None:
         item.stash[IDENTITY], item.stash[LINE] = entry.identity, entry.where
@@ -57,7 +58,7 @@ def _item(parent: pytest.Collector, entry: TestlistLine) -> pytest.Function:
     return item
 
 
-def _call(entry: TestlistLine) -> Callable[..., None]:
+def _call(entry: Entry) -> Callable[..., None]:
     case = entry.case
 
     def without_case() -> None:
@@ -77,7 +78,7 @@ def _call(entry: TestlistLine) -> Callable[..., None]:
 class FindingFile(pytest.File):
     def collect(self) -> list[pytest.Function]:
         try:
-            [case] = testlist.cases_of_line(findings.line_of(self.path), all_routines())
+            [case] = lines.cases_of(findings.line_of(self.path), all_routines())
         except (ValueError, FlashinferPerfError) as error:
             raise self.CollectError(safe_lines(f"{self.path}: {error}")) from error
 

@@ -203,11 +203,9 @@ def add(item: pytest.Item, report: pytest.TestReport) -> None:
             run_file.put(row, known)
     reports.add(report, checked=item.stash.get(stash.CHECKED, None), search=item.stash.get(stash.SEARCH, None))
     if report.failed and not item.config.stash[SETTINGS].fuzzing.on:  # a search names the command itself
-        from pytest_flashinfer_perf.routines import upstream_command
-
         case = stash.case_of(item)
-        upstream = upstream_command.command(case) if case else None
-        commands = [stash.repeat(item, from_here=True), *([upstream] if upstream is not None else [])]
+        other = item.ihook.pytest_perf_repeat(case=case) if case else None
+        commands = [stash.repeat(item, from_here=True), *([other] if other is not None else [])]
         report.sections.append(("run it again", safe_lines("\n".join(commands))))
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
 
 Translate = Callable[[list[str]], list[str]]
+STAND_IN = "torch"  # the backend that is measured beside the others where there is no GPU
 # Upstream's general flags without effect here: answers are always checked, repro commands always written.
 WITHOUT_EFFECT = ("--use_cupti", "--refcheck", "--generate_repro_command")
 
@@ -151,7 +152,7 @@ class Case:
 
 
 class FlagLine(NamedTuple):
-    """A parsed line of a testlist."""
+    """A parsed line of flags."""
 
     routine: AnyRoutine
     shape: Shape[Any]
@@ -164,6 +165,11 @@ class FlagLine(NamedTuple):
         """All flags as they are understood, in the form in which upstream's script prints them."""
         params = {f.spellings[0]: getattr(self.shape.params, f.name) for f in fields_of(self.routine.params)}
         return argparse.Namespace(**{**vars(self.general), **params})
+
+    @property
+    def usual(self) -> list[str]:
+        """The backends that are measured where the line names none."""
+        return [name for name in self.routine.backends if name != STAND_IN]
 
     def case(self, backend: str) -> Case:
         return Case(self.routine, self.shape, backend_named(backend, self.routine), *self.settings)
@@ -228,6 +234,10 @@ def flags_of_family(routine: AnyRoutine, routines: dict[str, AnyRoutine]) -> set
     """Flags that upstream accepts for every routine of a family, and --enable_pdl, accepted for all."""
     family = [r.params for r in routines.values() if r.family == routine.family]
     return {"enable_pdl", *(word for params in family for field in fields_of(params) for word in field.spellings)}
+
+
+class MissingCaseError(ParamError):
+    """The line is valid and this project has no case for it; the sentence has the reason."""
 
 
 class UnknownRoutineError(ParamError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_flashinfer_perf.extensions.apis.templates import installed
@@ -11,10 +12,16 @@ from pytest_flashinfer_perf.spec.params import ParamError
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.extensions.apis.routine import ApiRoutine
+    from pytest_flashinfer_perf.spec.case import FlagLine
 
 
-class NotAnApiError(ParamError):
-    """No API here can run a line of upstream's script; the sentence has the reason."""
+def pytest_perf_line(words: Sequence[str]) -> FlagLine | None:
+    if not any(word.partition("=")[0] == "--api" for word in words):
+        return None
+    from pytest_flashinfer_perf.extensions.apis import lines
+    from pytest_flashinfer_perf.spec import case as cases
+
+    return lines.parse(api_named(cases.name_in(list(words))), list(words))
 
 
 @functools.cache

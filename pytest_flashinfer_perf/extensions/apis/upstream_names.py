@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_flashinfer_perf.extensions.apis import NotAnApiError, special_cases
+from pytest_flashinfer_perf.extensions.apis import special_cases
 from pytest_flashinfer_perf.extensions.apis.shapes import FLOATS, UNIFORM
 from pytest_flashinfer_perf.extensions.apis.special_cases import LineSpecial
 from pytest_flashinfer_perf.extensions.apis.templates import Api, installed
+from pytest_flashinfer_perf.spec.case import MissingCaseError
 from pytest_flashinfer_perf.spec.params import ParamError
 
 
@@ -45,7 +46,7 @@ class _Line:
         if dtype == _special(self.routine).own_type:
             dtype = ""
         if dtype and dtype not in FLOATS:
-            raise NotAnApiError(f"{self.routine}: {self.api.path}: its template makes no inputs of {dtype}")
+            raise MissingCaseError(f"{self.routine}: {self.api.path}: its template makes no inputs of {dtype}")
         arguments = ",".join(word for name, value in others.items() for word in self._argument(name, value))
         flags = {
             **sizes,
@@ -73,7 +74,7 @@ class _Line:
         if found:
             yield found
         elif value not in special_cases.ANYWAY.get(name, ()):
-            raise NotAnApiError(
+            raise MissingCaseError(
                 f"{self.routine}: {self.api.path}: its template has no --{name}{_why_not(self.routine)}"
             )
 
@@ -126,10 +127,10 @@ def api_of(routine: str, rest: Sequence[str] = ()) -> Api:
     found = [api for api in known.apis if api.path.rpartition(".")[2] == wanted]
     if not found:
         where = f"FlashInfer {known.version} has" if known.version else "without FlashInfer there is"
-        raise NotAnApiError(f"{routine}: {where} no such API with a trace template{_why_not(routine)}")
+        raise MissingCaseError(f"{routine}: {where} no such API with a trace template{_why_not(routine)}")
     best = next((api for api in found if not api.missing), found[0])
     if best.missing:
-        raise NotAnApiError(f"{routine}: {best.path}: {best.missing}{_why_not(routine)}")
+        raise MissingCaseError(f"{routine}: {best.path}: {best.missing}{_why_not(routine)}")
     return best
 
 

@@ -21,10 +21,10 @@ from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.engine.one_case import run_case
 from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
 from pytest_flashinfer_perf.extensions.fuzz.findings import Outcome
-from pytest_flashinfer_perf.extensions.testlists import testlist
 from pytest_flashinfer_perf.launch.child_process import Answer, ChildProcess, Ended, StartError, cause
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.plugin import lines
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.rows.formatting import last_lines
 from pytest_flashinfer_perf.settings.settings import Checking, Measuring
@@ -79,7 +79,7 @@ class Examples:
             if self._trial is None:
                 self._trial = Trial(self._setup.measuring, self._setup.checking, devices.find(self._setup.device))
                 self._trial.device.touch()
-            outcome = self._trial.run(testlist.cases_of_line(words, self._routines)[0])
+            outcome = self._trial.run(lines.cases_of(words, self._routines)[0])
         except Exception as error:  # noqa: BLE001 - the parent ends the search with this message
             return Answer(Unable(in_one_line(error)), retires=True)
         return Answer(outcome, retires=outcome.kind == "failed" and not _is_sound(self._trial.device))

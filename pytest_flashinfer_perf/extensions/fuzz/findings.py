@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.files import read_json, write_json
-from pytest_flashinfer_perf.routines import upstream_command
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case
 
@@ -64,7 +64,7 @@ def describe(case: Case, outcome: Outcome, versions: Mapping[str, Any], *, stead
         module=f"{known.__module__} import {known.__qualname__}",
         example=f"@example({known.__name__}({', '.join(given)}), {case.seed})",
         pytest=flags.join(["pytest", "--perf-fuzz", f"--perf-case={flags.join(case.words)}"]),
-        upstream=upstream_command.command(case),
+        upstream=loading.manager().hook.pytest_perf_repeat(case=case),
         log=outcome.log,
         steady=steady,
         versions={name: version for name, version in versions.items() if version is not None},

@@ -22,9 +22,9 @@ from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.extensions.fuzz import profiles
 from pytest_flashinfer_perf.extensions.fuzz.child import ExampleRunner
 from pytest_flashinfer_perf.extensions.fuzz.findings import FINDINGS, Outcome
-from pytest_flashinfer_perf.extensions.testlists import testlist
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.plugin import lines
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.settings.settings import Settings
 from pytest_flashinfer_perf.spec.case import Case, parse_selector, quarantined
@@ -129,7 +129,7 @@ class SearchRun:
         if self._running.is_file():  # what an interrupted search had launched last is tried first
             line = json.loads(self._running.read_text())["line"]
             routines = {**all_routines(), self._search.routine.name: self._search.routine}
-            (before,) = testlist.cases_of_line(line, routines)
+            (before,) = lines.cases_of(line, routines)
             drawn = hypothesis.example(params=before.params, seed=before.seed)(drawn)
         phases = [phase for phase in self._profile.phases if phase is not Phase.explain]
         run: Callable[[], None] = hypothesis.settings(self._profile, phases=phases)(drawn)

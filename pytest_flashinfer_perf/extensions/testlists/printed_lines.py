@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.extensions.testlists import testlist
-from pytest_flashinfer_perf.extensions.testlists.testlist import TestlistLine
 from pytest_flashinfer_perf.machine import provenance
+from pytest_flashinfer_perf.plugin import lines
+from pytest_flashinfer_perf.plugin.lines import Entry
 from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Unmeasured
@@ -35,12 +36,12 @@ class UpstreamLines:
         self._config = config
 
     @functools.cached_property
-    def _entries(self) -> dict[str, TestlistLine]:
+    def _entries(self) -> dict[str, Entry]:
         """The lines by the name of each case, read again here: with xdist another process has collected them."""
         asked = self._config.stash[SETTINGS]
         files = (self._config.invocation_params.dir / name for name in asked.testlists)
         found = [entry for file in files for entry in testlist.read(file, asked.flags, asked.backends)]
-        found += [entry for line in asked.cases for entry in testlist.read_line(line, "")]
+        found += [entry for line in asked.cases for entry in lines.read(line, "")]
         return {entry.identity.case: entry for entry in found}
 
     @pytest.hookimpl(trylast=True)

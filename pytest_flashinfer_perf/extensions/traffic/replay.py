@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_flashinfer_perf.extensions.models.step import StepKernel, StepPlan, Traffic
-from pytest_flashinfer_perf.extensions.testlists.testlist import TestlistLine, numbered
 from pytest_flashinfer_perf.extensions.traffic import clusters, recording, translate
 from pytest_flashinfer_perf.extensions.traffic.clusters import Cluster, Weighed
 from pytest_flashinfer_perf.extensions.traffic.problem import (
@@ -26,6 +25,7 @@ from pytest_flashinfer_perf.extensions.traffic.problem import (
     routine_of,
 )
 from pytest_flashinfer_perf.extensions.traffic.recording import RecordedCall, Recording
+from pytest_flashinfer_perf.plugin.lines import Entry, numbered
 from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.spec.case import Case
 
@@ -54,7 +54,7 @@ class Translated:
 class MeasuredTraffic:
     """What a session measures of a recording, the heaviest first, and the plan that sums it up."""
 
-    entries: tuple[TestlistLine, ...]
+    entries: tuple[Entry, ...]
     plan: StepPlan
 
 
@@ -146,13 +146,13 @@ def _gap(api: str, calls: int, reason: str) -> StepKernel:
 
 def _entries(
     name: str, measured: Iterable[tuple[Cluster, list[Case]]], without: Iterable[CallsWithoutCase], calls: int
-) -> Iterator[TestlistLine]:
+) -> Iterator[Entry]:
     """A case once, whichever calls it stands for; then what has none, as entries that skip."""
     cases = {(one.routine.name, one.backend_name, one.params): one for _, of_one in measured for one in of_one}
-    found = [TestlistLine(f"{case.routine.name}[{case.id}]", case, where=name) for case in cases.values()]
+    found = [Entry(f"{case.routine.name}[{case.id}]", case, where=name) for case in cases.values()]
     for one in without:
         sentence = f"{one.api}, {one.calls / calls:.1%} of the calls: {one.reason}"
-        found.append(TestlistLine(f"without-a-case[{one.api}]", missing=sentence, where=name))
+        found.append(Entry(f"without-a-case[{one.api}]", missing=sentence, where=name))
     yield from numbered(found)
 
 

@@ -6,16 +6,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import SMOKE, BatchDecode, decode
 from pytest_flashinfer_perf.routines.attention.mla import BatchMLA
-from pytest_flashinfer_perf.routines.upstream_command import command
 from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case, CaseOptions
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.spec.routine import Shape
 from pytest_flashinfer_perf.strategies import params_of
+
+REPEATS = loading.manager().hook.pytest_perf_repeat  # the command of another program, if an extension has one
 
 
 @given(params_of(BatchDecode))
@@ -47,7 +49,7 @@ any_case = st.sampled_from(list(all_routines().values())).flatmap(
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(any_case)
 def test_both_repro_commands_give_the_case_again(case):
-    pytest_command, upstream_command = shlex.split(case.repro), command(case)
+    pytest_command, upstream_command = shlex.split(case.repro), REPEATS(case=case)
     assert pytest_command[0] == "pytest"
     again = shlex.split(pytest_command[1].removeprefix("--perf-case="))
     assert cases.parse(again, all_routines()).cases() == [case]

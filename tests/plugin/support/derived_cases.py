@@ -5,13 +5,13 @@ import shlex
 import torch
 
 from pytest_flashinfer_perf.extensions.apis import all_apis
-from pytest_flashinfer_perf.extensions.testlists.testlist import cases_of_line
+from pytest_flashinfer_perf.plugin import lines
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.routine import LaunchOptions
 
 
 def cases(line):
-    return cases_of_line(shlex.split(line), all_routines())
+    return lines.cases_of(shlex.split(line), all_routines())
 
 
 def case(line):

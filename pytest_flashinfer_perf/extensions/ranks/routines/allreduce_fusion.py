@@ -19,8 +19,8 @@ from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
 from pytest_flashinfer_perf.extensions.ranks.routines import _shared
 from pytest_flashinfer_perf.extensions.ranks.routines._shared import Between
+from pytest_flashinfer_perf.extensions.testlists.upstream import MULTICAST
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines.upstream import MULTICAST
 from pytest_flashinfer_perf.spec.params import flag
 from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, Cost, LaunchOptions, Routine, Shape
 

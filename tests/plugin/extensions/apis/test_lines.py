@@ -12,8 +12,7 @@ from pytest_flashinfer_perf import check_answer
 from pytest_flashinfer_perf.engine import one_case
 from pytest_flashinfer_perf.extensions.apis.special_cases import LINES as SPECIAL_LINES
 from pytest_flashinfer_perf.extensions.apis.special_cases import LineSpecial
-from pytest_flashinfer_perf.extensions.testlists import testlist
-from pytest_flashinfer_perf.routines import upstream
+from pytest_flashinfer_perf.extensions.testlists import testlist, upstream
 from pytest_flashinfer_perf.spec.routine import CannotRunError
 
 LINES = """

@@ -11,8 +11,8 @@ from old_commands import MANY_LINES, ONE_LINE
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.engine.one_case import obstacle
-from pytest_flashinfer_perf.extensions.testlists import testlist
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.plugin import lines
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec import flags
@@ -73,7 +73,7 @@ def test_a_command_of_the_documents_runs_with_each_backend_on_the_gpu_that_it_is
     """FA3 is Hopper's, and everything else is Blackwell's, whose card the documents were written on."""
     monkeypatch.setattr(Device, "free_bytes", lambda device: MEMORY[device.name] << 30)
     words = shlex.split(command.replace("\\\n", " "))
-    entries = testlist.read_line(flags.join(words[words.index("--routine") :]), "")
+    entries = lines.read(flags.join(words[words.index("--routine") :]), "")
     asked = [entry.case for entry in entries if not entry.case.stands_in]
     skipped = {c.backend_name: obstacle(c, hopper if c.backend_name == "fa3" else blackwell) for c in asked}
     assert set(skipped.values()) == {None}, skipped

@@ -17,6 +17,7 @@ from testlists import DECODE, GEMM, LINES, OPTIONS
 from pytest_flashinfer_perf.engine.one_case import obstacle
 from pytest_flashinfer_perf.extensions.testlists import testlist
 from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.plugin import lines
 
 
 @pytest.fixture
@@ -281,10 +282,10 @@ BETWEEN_GPUS = {  # each flag of the script's three routines, and the backends t
 
 def test_lines_between_gpus_run_by_the_backends_they_name_or_say_what_to_do():
     for line, expected in BETWEEN_GPUS.items():
-        entries = testlist.read_line(line, "here")
+        entries = lines.read(line, "here")
         found = [entry.missing or entry.problem or entry.case.backend_name for entry in entries]
         assert sorted(found) == sorted(expected.split()) or expected in found[0], line
-    [refused] = testlist.read_line(f"{SUM} --ar_backend auto", "here")
+    [refused] = lines.read(f"{SUM} --ar_backend auto", "here")
     assert "needs NVLink multicast" in obstacle(refused.case, devices.find("cpu"))
 
 

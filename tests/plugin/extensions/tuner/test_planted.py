@@ -11,12 +11,12 @@ from tuner_runs import LIMITS
 
 from pytest_flashinfer_perf.engine import autotune
 from pytest_flashinfer_perf.extensions.apis import all_apis
-from pytest_flashinfer_perf.extensions.testlists.testlist import cases_of_line
 from pytest_flashinfer_perf.extensions.tuner import heuristics, judge, tactics
 from pytest_flashinfer_perf.extensions.tuner.found import TUNERS, CaseFound, Replayed
 from pytest_flashinfer_perf.extensions.tuner.loop import PLUGIN
 from pytest_flashinfer_perf.extensions.tuner.search import NOT_LISTED, NOTHING_TO_CHOOSE, TuneJob
 from pytest_flashinfer_perf.files import write_json
+from pytest_flashinfer_perf.plugin import lines
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.settings.settings import Settings
 
@@ -204,7 +204,7 @@ def test_what_cannot_be_raced_is_a_sentence_before_anything_is_said(file, words,
 def test_the_algorithm_of_top_k_is_chosen_by_a_variable(monkeypatch):
     monkeypatch.setenv("FLASHINFER_TOPK_ALGO", "cub")
     words = ["--api", "flashinfer.topk.top_k", "--batch_size", "2", "--vocab_size", "64", "--top_k", "4"]
-    flashinfer, torch = cases_of_line(words, all_apis())
+    flashinfer, torch = lines.cases_of(words, all_apis())
     chosen, *others = heuristics.rivals(flashinfer, None, Settings())
     assert chosen.name == "flashinfer"
     assert [one.name for one in others] == ["default", "clusters", "cub", "filtered", "multi_cta"]

@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 import upstream_parsers
 
-from pytest_flashinfer_perf.routines import all_routines, upstream, upstream_command
+from pytest_flashinfer_perf.extensions.testlists import upstream, upstream_command
+from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.params import fields_of

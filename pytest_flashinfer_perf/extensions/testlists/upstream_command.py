@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pytest_flashinfer_perf.routines import upstream
+from pytest_flashinfer_perf.extensions.testlists import upstream
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.dtypes import is_fp8
