@@ -22,10 +22,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pytest_flashinfer_perf import loading
+from pytest_flashinfer_perf.extensions.host.host_gate import QUANTITY
 from pytest_flashinfer_perf.extensions.host.host_time import of
-from pytest_flashinfer_perf.gate import effects, read, thresholds
-from pytest_flashinfer_perf.gate.effects import Domain
+from pytest_flashinfer_perf.gate import read, thresholds
 from pytest_flashinfer_perf.gate.judge import judge
+from pytest_flashinfer_perf.gate.quantity import OtherTime
 from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
 from pytest_flashinfer_perf.rows.run_file import Run
 from pytest_flashinfer_perf.settings import project_file
@@ -37,7 +38,8 @@ HEADINGS = ("case", *TIMES, "identical: SLOWER", "planted: SLOWER")
 
 
 def rules() -> Rules:
-    return Rules(thresholds.read(project_file.find(HERE, str(HERE / "host_thresholds.toml"))))
+    project = project_file.find(HERE, str(HERE / "host_thresholds.toml"))
+    return Rules(thresholds.read(project, [QUANTITY.limits]), quantities=(QUANTITY,))
 
 
 def verdicts(pairs: Iterable[tuple[Run, Run]]) -> tuple[ByCase, Counter[int]]:
@@ -68,9 +70,9 @@ def as_timed(processes: Sequence[Run], name: str, field: str) -> list[float]:
     return [us for seen in hosts if seen and (us := getattr(seen, field))]
 
 
-def by_reference(processes: Sequence[Run], name: str, quantity: Domain) -> Sequence[float]:
+def by_reference(processes: Sequence[Run], name: str, figure: OtherTime) -> Sequence[float]:
     rows = [run.by_case[name] for run in processes if name in run.by_case]
-    seen = effects.host_replicates(quantity, rows, rows, paired=True) if rows else None
+    seen = figure.replicates(rows, rows, paired=True) if rows else None
     return seen.before if seen else []
 
 
@@ -100,7 +102,7 @@ def lines(plain: Sequence[Run], planted: Sequence[Run]) -> Iterator[str]:
     yield f"|{'---|' * len(HEADINGS)}"
     for name, counts in identical.items():
         before, plans = (as_timed(plain, name, field) for field in ("host_us", "plan_us"))
-        compared, compared_plans = (by_reference(plain, name, quantity) for quantity in (Domain.HOST, Domain.PLAN))
+        compared, compared_plans = (by_reference(plain, name, figure) for figure in QUANTITY.figures)
         enqueue = (median(before), sd(before), sd(compared))
         plan = (median(plans), sd(plans), sd(compared_plans))
         times = (*enqueue, *plan, median(as_timed(planted, name, "host_us")))

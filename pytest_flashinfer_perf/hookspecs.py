@@ -20,6 +20,8 @@ import pytest
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.cli.command import Command
     from pytest_flashinfer_perf.engine.observers import Observer
+    from pytest_flashinfer_perf.gate.quantity import Quantity
+    from pytest_flashinfer_perf.gate.verdict import Summing
     from pytest_flashinfer_perf.rows.row import Row
     from pytest_flashinfer_perf.rows.run_file import Run
     from pytest_flashinfer_perf.settings.option import Option
@@ -104,3 +106,16 @@ def pytest_perf_terminal(config: pytest.Config, rows: Sequence[Row]) -> Iterable
 @pytest.hookspec
 def pytest_perf_sections(runs: Sequence[Run]) -> Iterable[str]:  # type: ignore[empty-body]
     """Lines of Markdown below the tables of a report."""
+
+
+# What is judged.
+
+
+@pytest.hookspec
+def pytest_perf_quantities() -> Sequence[Quantity]:  # type: ignore[empty-body]
+    """What cases are judged by beside their time, with the limits in `[thresholds]` that are the extension's."""
+
+
+@pytest.hookspec
+def pytest_perf_sums() -> Sequence[Summing]:  # type: ignore[empty-body]
+    """What is summed up of the cases of a run and judged as a whole, with sections of the settings file for it."""

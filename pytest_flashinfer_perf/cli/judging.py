@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
+from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.files import verify_outputs, write_whole
-from pytest_flashinfer_perf.gate import document, markdown, match, terminal, thresholds
+from pytest_flashinfer_perf.gate import document, markdown, match, terminal
+from pytest_flashinfer_perf.gate import rules as gate_rules
 from pytest_flashinfer_perf.gate.verdict import Judgement, Rules
 from pytest_flashinfer_perf.printing import print_raw, show
 from pytest_flashinfer_perf.rows.run_file import Run
 from pytest_flashinfer_perf.settings import project_file
 from pytest_flashinfer_perf.settings.option import ALLOW, STRICT, option, whole
+from pytest_flashinfer_perf.settings.project_file import ProjectFile
 
 WRITERS = {"markdown": markdown.text, "json": document.text, "junit": document.junit_xml}
 WRITTEN_AS = {"markdown": "Markdown", "json": "JSON", "junit": "JUnit XML"}
@@ -41,18 +45,21 @@ def rules(args: argparse.Namespace, *, paired: bool, runs: Iterable[Run] = ()) -
 
     What is to be written may be none of the files that they are read from, nor of these runs.
     """
-    project = project_file.find(Path.cwd(), args.perf_config)
+    project = settings(args)
     read = [Path(run.source) for run in runs]
     outputs = {f"--{name}": getattr(args, name, None) for name in WRITERS}
     verify_outputs(outputs, [*read, project.path] if project.path else read)
-    return Rules(
-        thresholds=thresholds.read(project),
-        allowed=match.allowed(args.perf_gate_allow),
-        strict=args.perf_gate_strict,
-        paired=paired,
-        steps=thresholds.of_steps(project),
-        traffic=thresholds.of_traffic(project),
-    )
+    found, allowed = in_settings(project), match.allowed(args.perf_gate_allow)
+    return replace(found, allowed=allowed, strict=args.perf_gate_strict, paired=paired)
+
+
+def settings(args: argparse.Namespace) -> ProjectFile:
+    return project_file.find(Path.cwd(), args.perf_config)
+
+
+def in_settings(project: ProjectFile) -> Rules:
+    """The limits of the settings file, those of all extensions too."""
+    return gate_rules.read(project, loading.manager().hook)
 
 
 def publish(judgement: Judgement, args: argparse.Namespace) -> int:

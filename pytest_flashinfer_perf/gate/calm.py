@@ -6,10 +6,9 @@ the case is AMBIGUOUS, whatever its change. A load too small for that widens the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from pytest_flashinfer_perf.gate.effects import Domain
 from pytest_flashinfer_perf.gate.match import ComparedCase, Reason, RunRow
 from pytest_flashinfer_perf.machine.load import Contention
 from pytest_flashinfer_perf.rows.formatting import counted
@@ -20,15 +19,16 @@ REMEDY = "measure again when nothing else runs"
 SIDES = ("the baseline", "this run")
 
 
-def contention(row: Row, domain: Domain = Domain.TIME) -> Contention | None:
-    """What else ran while this figure of the row was measured; None of a figure that a GPU's instrument measured."""
-    if domain in (Domain.HOST, Domain.PLAN):
-        return row.host.contention if row.host else None
+Contended = Callable[[Row], "Contention | None"]  # what else ran while a figure of the row was measured
+
+
+def of_calls(row: Row) -> Contention | None:
+    """What else ran beside the timed calls; None where a GPU's instrument timed them."""
     return row.execution.contention
 
 
-def is_busy(row: Row, domain: Domain = Domain.TIME) -> bool:
-    seen = contention(row, domain)
+def is_busy(row: Row, contention: Contended = of_calls) -> bool:
+    seen = contention(row)
     return seen is not None and seen.is_busy
 
 
@@ -44,19 +44,20 @@ def rows(case: ComparedCase, *, paired: bool) -> ComparedCase:
     return replace(kept, left_out=left_out)
 
 
-def obstacle(case: ComparedCase, domain: Domain = Domain.TIME) -> tuple[Reason, str] | None:
-    """Why these rows decide nothing."""
+def obstacle(case: ComparedCase) -> tuple[Reason, str] | None:
+    """Why the times of these rows decide nothing."""
+    few = "; ".join(_few(case))
+    return busy(case) or ((Reason.FEW_CALLS, few) if few else None)
+
+
+def busy(case: ComparedCase, contention: Contended = of_calls) -> tuple[Reason, str] | None:
+    """On which side the machine was busy, where it was."""
     for name, side in zip(SIDES, (case.base, case.head), strict=True):
-        busy = [one for one in side if is_busy(one[1], domain)]
-        if busy:
-            return Reason.BUSY, f"{_busiest(busy, domain)}, in {name} of {_when(busy)}; {REMEDY}"
-    few = "; ".join(_few(case)) if domain is Domain.TIME else ""
-    return (Reason.FEW_CALLS, few) if few else None
-
-
-def _busiest(busy: Sequence[RunRow], domain: Domain) -> str:
-    seen = [one for _, row in busy if (one := contention(row, domain))]
-    return max(seen, key=lambda one: one.share).sentence
+        found = [one for one in side if is_busy(one[1], contention)]
+        if found:
+            most = max((one for _, row in found if (one := contention(row))), key=lambda one: one.share)
+            return Reason.BUSY, f"{most.sentence}, in {name} of {_when(found)}; {REMEDY}"
+    return None
 
 
 def _when(busy: Sequence[RunRow]) -> str:

@@ -1,92 +1,195 @@
-"""The comparison as JSON: every verdict with the numbers that led to it. Equal inputs give equal files."""
+"""The comparison as data, written as JSON: every verdict with the numbers that led to it.
+
+Equal inputs give equal files. A `Told` is what other forms of the comparison are made of, and what is read again from
+a file that others wrote.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree as ET
 
 from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.effects import Effect
-from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
+from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, RunSum, Verdict
 from pytest_flashinfer_perf.printing import safe_lines
+from pytest_flashinfer_perf.rows import fields
+from pytest_flashinfer_perf.rows.fields import FieldError
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
 
 SCHEMA = 1
-OF_STEP = ("model", "line", "subject", "is_traffic", "sentence", "worse", "unknown")
+CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")  # of a reason
+
+
+@dataclass(frozen=True)
+class ToldRun:
+    source: str
+    when: str
+    commit: str | None
+
+
+@dataclass(frozen=True)
+class ToldSum:
+    """A sum over cases. The names of its fields are those of the sums that came first."""
+
+    model: str
+    line: str
+    subject: str
+    is_traffic: bool  # it is told before all cases
+    sentence: str
+    worse: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ToldNoise:
+    sd: float
+    df: float
+    source: str
+
+
+@dataclass(frozen=True)
+class ToldEffect:
+    """Changes, errors and bounds are logarithms of ratios."""
+
+    change: float
+    error: float
+    lower: float
+    upper: float
+    p_slower: float
+    p_faster: float
+    significant: int
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    noise: ToldNoise
+
+
+@dataclass(frozen=True)
+class ToldCase:
+    case: str
+    verdict: Verdict
+    reason: str
+    sentence: str
+    time: str
+    change: str
+    detects: str
+    bound: str | None
+    judged_in: str | None
+    threshold: float | None
+    detectable: float | None
+    remarks: tuple[str, ...]
+    broken: tuple[str, ...]
+    admitted: bool
+    before_s: tuple[float | None, ...]
+    after_s: tuple[float | None, ...]
+    effects: Mapping[str, ToldEffect]
+
+    def __post_init__(self) -> None:
+        if CODE.fullmatch(self.reason) is None:
+            raise FieldError(f"reason must be words with hyphens between them, got {fields.shown(self.reason)}")
+
+
+@dataclass(frozen=True)
+class Told:
+    """All that is said of a comparison."""
+
+    flashinfer_perf_gate: int
+    exit_code: int
+    headline: str
+    against: str
+    refusals: tuple[str, ...]
+    notes: tuple[str, ...]
+    to_decide: str | None
+    paired: bool
+    allowed: tuple[str, ...]
+    base: tuple[ToldRun, ...]
+    head: tuple[ToldRun, ...]
+    steps: tuple[ToldSum, ...]
+    cases: tuple[ToldCase, ...]
 
 
 def text(judgement: Judgement) -> str:
-    return json.dumps(of(judgement), indent=1) + "\n"
+    return json.dumps(fields.written(of(judgement)), indent=1) + "\n"
 
 
-def of(judgement: Judgement) -> dict[str, Any]:
-    return {
-        "flashinfer_perf_gate": SCHEMA,
-        "exit_code": judgement.exit_code,
-        "headline": words.headline(judgement),
-        "against": words.against(judgement),
-        "refusals": list(words.problems(judgement)),
-        "notes": list(words.notes(judgement)),
-        "to_decide": words.command(judgement) or None,
-        "paired": judgement.rules.paired,
-        "allowed": sorted(judgement.rules.allowed),
-        "base": _runs(judgement.base),
-        "head": _runs(judgement.head),
-        "steps": [{name: getattr(step, name) for name in OF_STEP} for step in judgement.steps],
-        "cases": [_case(judged) for judged in judgement.cases],
-    }
+def read(values: Any) -> Told:
+    """The comparison of a file; raises FieldError for what is none."""
+    return fields.read(Told, values, "the verdicts")
 
 
-def _runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    return [{"source": run.source, "when": run.when.isoformat(), "commit": run.commit.id} for run in runs]
+def of(judgement: Judgement) -> Told:
+    return Told(
+        flashinfer_perf_gate=SCHEMA,
+        exit_code=judgement.exit_code,
+        headline=words.headline(judgement),
+        against=words.against(judgement),
+        refusals=tuple(words.problems(judgement)),
+        notes=tuple(words.notes(judgement)),
+        to_decide=words.command(judgement) or None,
+        paired=judgement.rules.paired,
+        allowed=tuple(sorted(judgement.rules.allowed)),
+        base=_runs(judgement.base),
+        head=_runs(judgement.head),
+        steps=tuple(map(_sum, judgement.sums)),
+        cases=tuple(map(_case, judgement.cases)),
+    )
 
 
-def _case(judged: Judged) -> dict[str, Any]:
-    return {
-        "case": judged.name,
-        "verdict": judged.verdict.value,
-        "reason": judged.reason,
-        "sentence": judged.sentence,
-        "time": words.times(judged),
-        "change": words.changes(judged),
-        "detects": words.detectable(judged),
-        "bound": judged.case.rows[0].throughput.bound if judged.case.rows else None,
-        "judged_in": judged.primary.seen.domain if judged.primary else None,
-        "threshold": judged.threshold,
-        "detectable": judged.detectable,
-        "remarks": list(words.remarks(judged)),
-        "broken": [broken.sentence for broken in judged.broken if not broken.unknown],
-        "admitted": judged.admitted,
-        "before_s": _medians(judged.case.before),
-        "after_s": _medians(judged.case.after),
-        "effects": {effect.seen.domain: _effect(effect) for effect in judged.effects},
-    }
+def _runs(runs: Sequence[Run]) -> tuple[ToldRun, ...]:
+    return tuple(ToldRun(run.source, run.when.isoformat(), run.commit.id) for run in runs)
 
 
-def _medians(rows: Sequence[Row]) -> list[float | None]:
+def _sum(one: RunSum) -> ToldSum:
+    return ToldSum(one.name, one.line, one.subject, one.leads, one.sentence, one.worse, one.unknown)
+
+
+def _case(judged: Judged) -> ToldCase:
+    return ToldCase(
+        case=judged.name,
+        verdict=judged.verdict,
+        reason=str(judged.reason),
+        sentence=judged.sentence,
+        time=words.times(judged),
+        change=words.changes(judged),
+        detects=words.detectable(judged),
+        bound=judged.case.rows[0].throughput.bound if judged.case.rows else None,
+        judged_in=str(judged.primary.seen.domain) if judged.primary else None,
+        threshold=judged.threshold,
+        detectable=judged.detectable,
+        remarks=tuple(words.remarks(judged)),
+        broken=tuple(broken.sentence for broken in judged.broken if not broken.unknown),
+        admitted=judged.admitted,
+        before_s=_medians(judged.case.before),
+        after_s=_medians(judged.case.after),
+        effects={str(effect.seen.domain): _effect(effect) for effect in judged.effects},
+    )
+
+
+def _medians(rows: Sequence[Row]) -> tuple[float | None, ...]:
     """JSON has no word for what is not finite."""
-    return [row.median if math.isfinite(row.median) else None for row in rows]
+    return tuple(row.median if math.isfinite(row.median) else None for row in rows)
 
 
-def _effect(effect: Effect) -> dict[str, Any]:
-    """Changes, errors and bounds are logarithms of ratios."""
-    return {
-        "change": effect.change,
-        "error": effect.error,
-        "lower": effect.bound(-1),
-        "upper": effect.bound(1),
-        "p_slower": effect.p(1),
-        "p_faster": effect.p(-1),
-        "significant": effect.significant,
-        "before": list(effect.seen.before),
-        "after": list(effect.seen.after),
-        "noise": {"sd": effect.noise.sd, "df": effect.noise.df, "source": effect.noise.source},
-    }
+def _effect(effect: Effect) -> ToldEffect:
+    return ToldEffect(
+        change=effect.change,
+        error=effect.error,
+        lower=effect.bound(-1),
+        upper=effect.bound(1),
+        p_slower=effect.p(1),
+        p_faster=effect.p(-1),
+        significant=effect.significant,
+        before=effect.seen.before,
+        after=effect.seen.after,
+        noise=ToldNoise(effect.noise.sd, effect.noise.df, effect.noise.source),
+    )
 
 
 # The comparison as JUnit XML: a test per case, for CI systems that list tests.
@@ -105,10 +208,10 @@ def junit_xml(judgement: Judgement) -> str:
             test.set(name, safe_lines(str(value)))
         if outcome:
             ET.SubElement(test, outcome, message=safe_lines(f"{judged.verdict.value} {words.sentence(judged)}"))
-    for step in judgement.steps:
-        test = _test(suite, step.subject)
-        if step.verdict:
-            ET.SubElement(test, "failure" if step.worse else "error", message=safe_lines(step.line))
+    for one in judgement.sums:
+        test = _test(suite, one.subject)
+        if one.verdict:
+            ET.SubElement(test, "failure" if one.worse else "error", message=safe_lines(one.line))
     suite.set("tests", str(len(suite)))
     suite.set("time", f"{sum(map(_seconds, judgement.cases)):.9f}")
     for plural, outcome in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):

@@ -22,9 +22,10 @@ from pytest_flashinfer_perf.rows.row import Row
 
 
 class Domain(str, Enum):
-    """What is compared: the GPU's time, or its cycles; the host's time to enqueue a call or to plan it.
+    """What the gate compares by itself: the time of calls, or their cycles.
 
     Of a call with gaps the time in which its kernels run and its gaps, each by itself. A suspect's also by STAMPS.
+    A quantity of an extension has its figures' names as domains.
     """
 
     TIME = "time"
@@ -32,16 +33,14 @@ class Domain(str, Enum):
     CYCLES = "cycles"
     GAPS = "gaps"
     STAMPS = "stamps"
-    HOST = "host"
-    PLAN = "plan"
 
     __str__ = str.__str__
 
 
-def compared_by(rows: Sequence[Row], domain: Domain) -> list[float]:
+def compared_by(rows: Sequence[Row], domain: str) -> list[float]:
     """What processes are compared by in this domain."""
-    of = {Domain.CYCLES: figures.cycles_alike, Domain.GAPS: figures.beside_the_first}.get(domain, figures.kernel_times)
-    return [one.value for one in of(rows)]
+    of = {str(Domain.CYCLES): figures.cycles_alike, str(Domain.GAPS): figures.beside_the_first}
+    return [one.value for one in of.get(domain, figures.kernel_times)(rows)]
 
 
 # The figures of both sides.
@@ -56,7 +55,7 @@ PAIR = 2.0  # the variance of a difference, in variances of one process
 class Replicates:
     """The medians of one case in one domain, one per process. If `paired`, the n-th of both sides belong together."""
 
-    domain: Domain
+    domain: str
     kind: str  # whose noise it has
     before: tuple[float, ...]
     after: tuple[float, ...]
@@ -176,20 +175,6 @@ def _load(before: Sequence[Row], after: Sequence[Row], *, several: bool) -> floa
     shares = [[seen.share if (seen := row.execution.contention) else 0.0 for row in side] for side in (before, after)]
     first, second = map(statistics.fmean, shares)
     return abs(second - first) if several else max(map(max, shares))
-
-
-def host_replicates(domain: Domain, before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None:
-    """The host's times, in seconds of a core of one speed; None where a row lacks them.
-
-    The fastest call is compared, in units of the fastest reference: others take up to twice as long for reasons of the
-    machine's own.
-    """
-    both = (*before, *after)
-    figure = "comparable_us" if domain is Domain.HOST else "comparable_plan_us"
-    seen = tuple(1e-6 * us for row in both if row.host and (us := getattr(row.host, figure)))
-    if len(seen) < len(both):
-        return None
-    return Replicates(domain, domain.value, seen[: len(before)], seen[len(before) :], paired)
 
 
 def _kind(row: Row, *, is_split: bool) -> str:

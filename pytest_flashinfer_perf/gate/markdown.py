@@ -1,86 +1,42 @@
 """The comparison as Markdown, for a pull request's comment or a job's summary.
 
-It is written from the comparison's document (`document.py`) alone, and so from a file of verdicts as well, whoever
-wrote that: only the members that are named here are read.
+It is written from the comparison's data (`document.py`) alone, and so from a file of verdicts as well, whoever wrote
+that: reasons are codes, and all other texts are escaped.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pytest_flashinfer_perf.gate import document, words
-from pytest_flashinfer_perf.gate.match import Reason
+from pytest_flashinfer_perf.gate.document import Told, ToldCase
 from pytest_flashinfer_perf.gate.verdict import Judgement, Verdict
 from pytest_flashinfer_perf.printing import safe, safe_lines
-from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.formatting import as_markdown
 
 HEAD = ("| verdict | case | time | change | detects from | why |", "|---|---|---|---|---|---|")
 FOLDED = (Verdict.SAME, Verdict.NEW)
 
 
-@dataclass(frozen=True)
-class ToldCase:
-    verdict: Verdict
-    reason: Reason
-    case: str
-    judged_in: str | None
-    time: str
-    change: str
-    detects: str
-    sentence: str
-    remarks: tuple[str, ...]
-    broken: tuple[str, ...]
-
-    @property
-    def line(self) -> str:
-        beside = [*self.remarks, *([] if self.judged_in else [self.sentence])]
-        why = "; ".join([f"`{self.reason.value}`", *map(as_markdown, beside)])
-        cells = (self.verdict.value, self.case, self.time, self.change, self.detects)
-        return f"| {' | '.join(map(as_markdown, cells))} | {why} |"
-
-
-@dataclass(frozen=True)
-class ToldStep:
-    line: str
-    is_traffic: bool
-
-
-@dataclass(frozen=True)
-class Told:
-    """What Markdown says of a comparison."""
-
-    headline: str
-    against: str
-    refusals: tuple[str, ...]
-    steps: tuple[ToldStep, ...]
-    notes: tuple[str, ...]
-    to_decide: str | None
-    cases: tuple[ToldCase, ...]
-
-
 def text(judgement: Judgement) -> str:
-    return of_document(document.of(judgement))
+    return of(document.of(judgement))
 
 
-def of_document(values: Any) -> str:
-    """The Markdown of a comparison's document; raises FieldError for what is none."""
-    return "\n".join(_lines(fields.read(Told, values, "the verdicts"))) + "\n"
+def of(told: Told) -> str:
+    return "\n".join(_lines(told)) + "\n"
 
 
 def _lines(told: Told) -> Iterator[str]:
     yield f"### flashinfer-perf: {as_markdown(told.headline)}"
     yield ""
-    for step in told.steps:
-        yield from (as_markdown(step.line), "") if step.is_traffic else ()
+    for one in told.steps:
+        yield from (as_markdown(one.line), "") if one.is_traffic else ()
     yield as_markdown(told.against)
     refused = (f"**Refused**: {as_markdown(problem)}" for problem in told.refusals)
-    steps = (as_markdown(step.line) for step in told.steps if not step.is_traffic)
-    for line in (*refused, *steps, *map(as_markdown, told.notes)):
+    sums = (as_markdown(one.line) for one in told.steps if not one.is_traffic)
+    for line in (*refused, *sums, *map(as_markdown, told.notes)):
         yield ""
         yield line
     shown, others = list[ToldCase](), list[ToldCase]()
@@ -100,7 +56,14 @@ def _lines(told: Told) -> Iterator[str]:
 
 def _table(cases: Sequence[ToldCase]) -> Iterator[str]:
     yield from HEAD
-    yield from (case.line for case in cases)
+    yield from map(_line, cases)
+
+
+def _line(case: ToldCase) -> str:
+    beside = [*case.remarks, *([] if case.judged_in else [case.sentence])]
+    why = "; ".join([f"`{case.reason}`", *map(as_markdown, beside)])
+    cells = (case.verdict.value, case.case, case.time, case.change, case.detects)
+    return f"| {' | '.join(map(as_markdown, cells))} | {why} |"
 
 
 # Output for GitHub Actions: the job's summary, and annotations for cases that need attention.

@@ -25,7 +25,10 @@ ROUNDED = 0.01  # the most that a writer of such files may round by
 
 
 class Reason(str, Enum):
-    """Why a case has its verdict, as a code for programs; the sentence beside it is for people."""
+    """Why a case has its verdict, as a code for programs; the sentence beside it is for people.
+
+    That of an extension's quantity is `slower` or `faster`, a hyphen and the figure's name.
+    """
 
     # The case is MISSING, by what became of its test.
     FAILED = FAILED
@@ -58,10 +61,6 @@ class Reason(str, Enum):
     FASTER = "faster"
     SLOWER_GAPS = "slower-gaps"
     FASTER_GAPS = "faster-gaps"
-    SLOWER_HOST = "slower-host"
-    FASTER_HOST = "faster-host"
-    SLOWER_PLAN = "slower-plan"
-    FASTER_PLAN = "faster-plan"
     WITHIN_THRESHOLD = "within-threshold"
     NOT_SIGNIFICANT = "not-significant"
     NOT_CONFIRMED = "not-confirmed"

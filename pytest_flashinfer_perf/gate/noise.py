@@ -34,8 +34,6 @@ ASSUMED = {
     "gaps of graphs": 0.3,
     "stamps": 0.01,
     "wall": 0.10,
-    "host": 0.07,
-    "plan": 0.15,
 }
 # What the placements of one process do not show of the next one: tuned on one card, held on another and on an H100
 # (evidence/placements-h200.md, evidence/placements-h100.md). Gaps differ by 17 and 33 % between four processes where

@@ -29,6 +29,6 @@ def two(before: Sequence[float], after: Sequence[float]) -> tuple[float, float] 
     return math.exp(statistics.fmean(lower)), math.exp(statistics.fmean(higher))
 
 
-def sentence(domain: Domain, levels: tuple[float, float]) -> str:
-    low, high = (f"{level:,.0f} cycles" if domain is Domain.CYCLES else duration(level) for level in levels)
+def sentence(domain: str, levels: tuple[float, float]) -> str:
+    low, high = (f"{level:,.0f} cycles" if domain == Domain.CYCLES else duration(level) for level in levels)
     return f"two speeds: {low} and {high}"

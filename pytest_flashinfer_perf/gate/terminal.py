@@ -13,8 +13,8 @@ from pytest_flashinfer_perf.rows.formatting import indented, width, wrapped
 
 
 def lines(judgement: Judgement) -> Iterator[str]:
-    for step in judgement.steps:
-        yield from wrapped(step.line) if step.is_traffic else ()
+    for one in judgement.sums:
+        yield from wrapped(one.line) if one.leads else ()
     yield from wrapped(words.against(judgement))
     for note in words.notes(judgement):
         yield from wrapped(note)
@@ -27,8 +27,8 @@ def lines(judgement: Judgement) -> Iterator[str]:
             yield f"{verdict.value} ({len(of_verdict)})"
         yield from _cases(of_verdict)
     yield ""
-    for step in judgement.steps:
-        yield from () if step.is_traffic else wrapped(step.line)
+    for one in judgement.sums:
+        yield from () if one.leads else wrapped(one.line)
     yield from wrapped(words.headline(judgement))
     command = words.command(judgement)
     if command:
@@ -109,7 +109,7 @@ def _processes(side: str, seen: Sequence[RunRow]) -> Iterator[str]:
 
 def _effect(effect: Effect, *, judged_by: bool) -> Iterator[str]:
     seen, noise = effect.seen, effect.noise
-    scale, unit = (1.0, "cycles") if seen.domain is Domain.CYCLES else (1e6, "us")
+    scale, unit = (1.0, "cycles") if seen.domain == Domain.CYCLES else (1e6, "us")
     yield f"  {seen.domain}{', which it is judged by' if judged_by else ''}"
     before, after = ([f"{value * scale:.6g}" for value in side] for side in (seen.before, seen.after))
     yield f"    {unit} before {' '.join(before)}, after {' '.join(after)}{', in pairs' if seen.paired else ''}"

@@ -1,6 +1,7 @@
-"""`[thresholds]`, `[models]` and `[traffic]` of the settings file: how much slower is too slow, and other limits.
+"""`[thresholds]` of the settings file, and sections like it: how much slower is too slow, and other limits.
 
-First the sections are read, by globs of cases; `broken` then names each limit that a case does not keep.
+A section is read by globs, with the limits that a dataclass declares; `broken` then names each limit of the gate's own
+that a case does not keep. Extensions declare more limits, and sections of their own.
 """
 
 from __future__ import annotations
@@ -10,11 +11,9 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, get_type_hints
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, TypeVar, get_type_hints
 
-from pytest_flashinfer_perf.extensions.host.host_time import SYNCHRONISATION, HostTime, places
-from pytest_flashinfer_perf.extensions.models.verdicts import StepLimits, TrafficLimits
 from pytest_flashinfer_perf.gate import effects
 from pytest_flashinfer_perf.gate.effects import Replicates
 from pytest_flashinfer_perf.gate.match import ComparedCase
@@ -25,6 +24,7 @@ from pytest_flashinfer_perf.settings.project_file import ProjectFile, ProjectFil
 EXAMPLE = '"attention/decode*" = { slower = "2%", floor_us = 0.5 }'
 PERCENT = re.compile(r"(\d+(?:\.\d+)?) *%")
 
+T = TypeVar("T")
 Reader = Callable[[Any, str], Any]  # of a value, and where it stands
 
 
@@ -48,7 +48,7 @@ def number(value: Any, where: str) -> float:
     return project_file.number(value, f"{where}:")
 
 
-def _switch(value: Any, where: str) -> bool:
+def switch(value: Any, where: str) -> bool:
     if not isinstance(value, bool):
         raise ProjectFileError(f"{where}: must be true or false, got {value!r}")
     return value
@@ -64,8 +64,8 @@ def _rival(value: Any, where: str) -> Rival:
 class Threshold:
     """The limits of one case: a change counts if it exceeds both `slower`, a share of the time, and `floor_us`.
 
-    Each is annotated with the function that reads its value from the settings file.
-    Host time has no limit unless the settings file sets one.
+    Each is annotated with the function that reads its value from the settings file. `others` are those that extensions
+    declare.
     """
 
     slower: Annotated[float, share] = 0.02
@@ -73,18 +73,16 @@ class Threshold:
     min_tflops: Annotated[float | None, number] = None
     min_sol_pct: Annotated[float | None, number] = None
     max_vs_backend: Annotated[Rival | None, _rival] = None
-    same_library: Annotated[bool, _switch] = False
-    slower_host: Annotated[float | None, share] = None
-    max_host_us: Annotated[float | None, number] = None
-    max_plan_us: Annotated[float | None, number] = None
-    max_launches: Annotated[float | None, number] = None
-    no_sync: Annotated[bool, _switch] = False
-    max_regret: Annotated[float | None, share] = None  # of the tuner's choices, which `tune-report` judges
-    max_flips: Annotated[float | None, number] = None
+    same_library: Annotated[bool, switch] = False
+    others: Mapping[str, Any] = field(default_factory=dict)
 
     def in_log(self, median: float) -> float:
         """The least logarithm of a ratio that counts, of a case that takes `median` seconds."""
         return math.log1p(max(self.slower, self.floor_us * 1e-6 / median))
+
+    def of(self, kind: type[T]) -> T:
+        """The limits that an extension declares by this dataclass."""
+        return _made(kind, self.others)
 
 
 @dataclass(frozen=True)
@@ -93,9 +91,13 @@ class Globs:
 
     entries: tuple[tuple[str, Mapping[str, Any]], ...] = ()
 
-    def fields(self, names: Sequence[str]) -> dict[str, Any]:
+    def limits(self, names: Sequence[str]) -> dict[str, Any]:
         """Those that are set for what has these names."""
         return {name: value for glob, entry in self.entries if _fits(glob, names) for name, value in entry.items()}
+
+    def of_kind(self, kind: type[T], name: str) -> T:
+        """The limits that this dataclass declares, for what has this name."""
+        return _made(kind, self.limits([name]))
 
     def without_match(self, names: Sequence[str]) -> list[str]:
         """Globs that fit none of these names: mistyped, or not of this run."""
@@ -108,26 +110,12 @@ class Thresholds(Globs):
         return self.named(glob_names(row))
 
     def named(self, names: Sequence[str]) -> Threshold:
-        return replace(Threshold(), **self.fields(names))
+        asked = self.limits(names)
+        others = {name: value for name, value in asked.items() if name not in OWN}
+        return Threshold(**{name: value for name, value in asked.items() if name in OWN}, others=others)
 
     def idle(self, rows: Iterable[Row]) -> list[str]:
         return self.without_match([name for row in rows for name in glob_names(row)])
-
-
-@dataclass(frozen=True)
-class StepThresholds(Globs):
-    """Globs of models' names."""
-
-    def of(self, model: str) -> StepLimits:
-        return replace(StepLimits(), **self.fields([model]))
-
-
-@dataclass(frozen=True)
-class TrafficThresholds(Globs):
-    """Globs of the names of APIs, and `sum` for the whole of a recording."""
-
-    def of(self, name: str) -> TrafficLimits:
-        return replace(TrafficLimits(), **self.fields([name]))
 
 
 def glob_names(row: Row) -> tuple[str, ...]:
@@ -144,34 +132,34 @@ def _fits(glob: str, names: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, glob) for name in names)
 
 
-def read(project: ProjectFile) -> Thresholds:
-    hints = get_type_hints(Threshold, include_extras=True)
-    readers = {name: hint.__metadata__[0] for name, hint in hints.items()}
-    return Thresholds(tuple(entries(project, "thresholds", readers)))
+def _made(kind: type[T], limits: Mapping[str, Any]) -> T:
+    known: Any = kind
+    return kind(**{one.name: limits[one.name] for one in fields(known) if one.name in limits})
 
 
-def of_steps(project: ProjectFile) -> StepThresholds:
-    return StepThresholds(tuple(entries(project, "models", OF_STEPS)))
+def readers(kind: type) -> dict[str, Reader]:
+    """What reads each limit that a dataclass declares, by its name."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
 
 
-def of_traffic(project: ProjectFile) -> TrafficThresholds:
-    return TrafficThresholds(tuple(entries(project, "traffic", OF_TRAFFIC)))
+OWN = readers(Threshold)
 
 
-def entries(project: ProjectFile, section: str, readers: Mapping[str, Reader]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each glob of a section with its fields, read by the reader of each."""
-    for glob, entry in project.section(section, readers).items():
+def read(project: ProjectFile, declared: Iterable[type] = ()) -> Thresholds:
+    """`[thresholds]`, with the limits that these dataclasses declare beside the gate's own."""
+    return Thresholds(tuple(entries(project, "thresholds", (Threshold, *declared))))
+
+
+def entries(project: ProjectFile, section: str, declared: Iterable[type]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each glob of a section with its limits, read as they are declared."""
+    known = {name: reader for kind in declared for name, reader in readers(kind).items()}
+    for glob, entry in project.section(section, known).items():
         where = project.where(section, glob)
-        yield glob, {name: readers[name](value, f"{where}: {name}") for name, value in entry.items()}
+        yield glob, {name: known[name](value, f"{where}: {name}") for name, value in entry.items()}
 
 
-OF_STEPS = {"slower_step": share, "max_step_us": number}
-OF_TRAFFIC = {"slower": share, "max_ms_per_s": number}
-
-
-# Limits without a baseline: rates to reach, a limit relative to another backend, limits of host time.
-
-NOT_WRITTEN = "its rows do not say what it asks of the host"
+# Limits without a baseline: rates to reach, a limit relative to another backend.
 
 
 @dataclass(frozen=True)
@@ -183,61 +171,21 @@ class Broken:
 
 
 def broken(case: ComparedCase, asked: Threshold) -> list[Broken]:
-    if not case.head:
-        return []
     rival = _row_of_rival(case, asked.max_vs_backend) if asked.max_vs_backend else ()
-    return [*_rates(case, asked), *rival, *_host(case, asked)]
+    return [*_rates(case, asked), *rival]
 
 
 def _rates(case: ComparedCase, asked: Threshold) -> Iterator[Broken]:
-    for field in ("tflops", "sol_pct"):
-        least = getattr(asked, f"min_{field}")
-        reached = [getattr(row.throughput, field) for row in case.after]
+    for name in ("tflops", "sol_pct"):
+        least = getattr(asked, f"min_{name}")
+        reached = [getattr(row.throughput, name) for row in case.after]
         known = [float(value) for value in reached if value is not None]
         if least is None:
             continue
         if len(known) < len(reached):
-            yield Broken(f"min_{field} = {least:g}: its rows have no {field}", unknown=True)
+            yield Broken(f"min_{name} = {least:g}: its rows have no {name}", unknown=True)
         elif statistics.median(known) < least:
-            yield Broken(f"min_{field} = {least:g}: it reaches {statistics.median(known):.4g}")
-
-
-def _host(case: ComparedCase, asked: Threshold) -> Iterator[Broken]:
-    hosts = [row.host for row in case.after]
-    for field in ("host_us", "plan_us", "launches"):
-        most = getattr(asked, f"max_{field}")
-        if most is not None:
-            yield from _at_most(field, most, hosts)
-    if asked.no_sync:
-        yield from _never_waits(hosts)
-    if asked.slower_host is not None:
-        yield from _comparable([row.host for row in case.rows])
-
-
-def _at_most(field: str, most: float, hosts: Sequence[HostTime | None]) -> Iterator[Broken]:
-    """A case for which nothing is planned breaks no limit of plans."""
-    seen = [getattr(host, field) for host in hosts if host]
-    known = [value for value in seen if value is not None]
-    if len(seen) < len(hosts) or (len(known) < len(seen) and field != "plan_us"):
-        yield Broken(f"max_{field} = {most:g}: {NOT_WRITTEN}", unknown=True)
-    elif known and statistics.median(known) > most:
-        yield Broken(f"max_{field} = {most:g}: it has {statistics.median(known):.4g}")
-
-
-def _comparable(hosts: Sequence[HostTime | None]) -> Iterator[Broken]:
-    planned = {bool(host.comparable_plan_us) for host in hosts if host}
-    if not all(host and host.comparable_us for host in hosts):
-        yield Broken(f"slower_host: {NOT_WRITTEN}", unknown=True)
-    elif len(planned) > 1:
-        yield Broken("slower_host: some of its rows have a plan and others have none", unknown=True)
-
-
-def _never_waits(hosts: Sequence[HostTime | None]) -> Iterator[Broken]:
-    waiting = [host for host in hosts if host and host.synchronisations]
-    if waiting:
-        yield Broken(f"no_sync: it waits for the GPU, {', '.join(places(waiting[-1], SYNCHRONISATION))}")
-    elif any(host is None or host.synchronisations is None for host in hosts):
-        yield Broken(f"no_sync: {NOT_WRITTEN}", unknown=True)
+            yield Broken(f"min_{name} = {least:g}: it reaches {statistics.median(known):.4g}")
 
 
 def _row_of_rival(case: ComparedCase, rival: Rival) -> Iterator[Broken]:

@@ -6,13 +6,15 @@ A judgement is a value: `judge.py` makes it once from two sides and the rules, a
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any, Protocol
 
-from pytest_flashinfer_perf.extensions.models.verdicts import JudgedStep
-from pytest_flashinfer_perf.gate.effects import Domain, Effect
-from pytest_flashinfer_perf.gate.match import NEVER_ALLOWED, ComparedCase, Reason
-from pytest_flashinfer_perf.gate.thresholds import Broken, StepThresholds, Threshold, Thresholds, TrafficThresholds
+from pytest_flashinfer_perf.gate.effects import Effect, Replicates
+from pytest_flashinfer_perf.gate.match import NEVER_ALLOWED, ComparedCase
+from pytest_flashinfer_perf.gate.thresholds import Broken, Globs, Threshold, Thresholds
+from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
 
 NOTHING_WORSE, WORSE, COULD_NOT_JUDGE = 0, 1, 2  # exit codes; of 1 and 2 it is 1
@@ -38,20 +40,25 @@ class Verdict(str, Enum):
         return list(Verdict).index(self)
 
 
+CHANGED = (Verdict.SLOWER, Verdict.FASTER)
+
+
 @dataclass(frozen=True)
 class Rules:
     """The settings of a comparison. Paired: the n-th processes of the two sides ran next to each other.
 
-    If `quantity` is given, one of host time, it alone decides every verdict.
+    Extensions add quantities of a case to judge by, and sums over cases with their sections of the settings file. If
+    `quantity` is given, a figure of one of them, it alone decides every verdict.
     """
 
     thresholds: Thresholds = field(default_factory=Thresholds)
     allowed: frozenset[str] = frozenset()
     strict: bool = False
     paired: bool = False
-    steps: StepThresholds = field(default_factory=StepThresholds)
-    traffic: TrafficThresholds = field(default_factory=TrafficThresholds)
-    quantity: Domain | None = None
+    quantity: str | None = None
+    quantities: tuple[JudgedBeside, ...] = ()
+    sums: tuple[Summing, ...] = ()
+    sections: Mapping[str, Globs] = field(default_factory=dict)  # of the sums
 
 
 @dataclass(frozen=True)
@@ -60,12 +67,13 @@ class Judged:
 
     `threshold` and `detectable` are logarithms of ratios: the least change that counts, the least slowdown that is
     found 95 times in 100.
-    The first of `effects` decided the verdict; those that it is `held_too` come with their thresholds.
+    The first of `effects` decided the verdict; those that it is `held_too` come with their thresholds. `beside` is what
+    extensions remark on it.
     """
 
     case: ComparedCase
     verdict: Verdict
-    reason: Reason
+    reason: str
     sentence: str
     asked: Threshold
     threshold: float | None = None
@@ -74,6 +82,7 @@ class Judged:
     broken: tuple[Broken, ...] = ()
     admitted: bool = False
     held_too: tuple[tuple[Effect, float], ...] = ()
+    beside: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -87,7 +96,7 @@ class Judged:
     def size(self) -> float:
         return abs(self.primary.change) if self.primary else 0.0
 
-    def effect_in(self, domain: Domain) -> Effect | None:
+    def effect_in(self, domain: str) -> Effect | None:
         return next((effect for effect in self.effects if effect.seen.domain == domain), None)
 
     @property
@@ -104,6 +113,63 @@ class Judged:
         return self.verdict in (Verdict.MISSING, Verdict.INVALID) and not self.admitted
 
 
+class ComparedFigure(Protocol):
+    """One of the figures of such a quantity."""
+
+    def replicates(self, before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None: ...
+
+
+class JudgedBeside(Protocol):
+    """A quantity of an extension (`quantity.py`)."""
+
+    @property
+    def limits(self) -> type: ...
+    @property
+    def slower(self) -> str: ...
+    @property
+    def figures(self) -> tuple[ComparedFigure, ...]: ...
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    @property
+    def broken(self) -> Callable[[ComparedCase, Any], Iterable[Broken]]: ...
+    def judged(self, sound: Sequence[Judged], rules: Rules, /) -> Mapping[str, Judged]: ...
+    def alone(self, judged: Judged, name: str, cases: int) -> Judged: ...
+
+
+@dataclass(frozen=True)
+class RunSum:
+    """A sum over cases: its time and change in a sentence, exceeded limits, and what cannot be judged."""
+
+    name: str
+    subject: str
+    sentence: str
+    worse: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    leads: bool = False  # it is told before all cases, others after them
+
+    @property
+    def verdict(self) -> str:
+        """Empty for a sum within its limits, or without limits."""
+        return "WORSE" if self.worse else "INVALID" if self.unknown else ""
+
+    @property
+    def line(self) -> str:
+        beside = f"{self.verdict} " if self.verdict else ""
+        return f"{beside}{self.subject}: {'; '.join([self.sentence, *self.worse, *self.unknown])}"
+
+
+@dataclass(frozen=True)
+class Summing:
+    """What an extension sums up of a run, by the verdicts of all cases.
+
+    `sections` are those of the settings file that limit such sums, each with the dataclass that declares the limits.
+    `judged` gives the sums, and notes for the whole comparison.
+    """
+
+    sections: Mapping[str, type]
+    judged: Callable[[Sequence[Judged], Sequence[Run], Mapping[str, Globs]], tuple[Sequence[RunSum], Sequence[str]]]
+
+
 @dataclass(frozen=True)
 class Judgement:
     """The result of a comparison. `failures` are failed tests of the head that belong to no known case."""
@@ -114,7 +180,8 @@ class Judgement:
     rules: Rules
     refusals: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
-    steps: tuple[JudgedStep, ...] = ()
+    sums: tuple[RunSum, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def counts(self) -> Counter[Verdict]:
@@ -131,10 +198,10 @@ class Judgement:
 
     @property
     def exit_code(self) -> int:
-        if self.failures or any(judged.worse for judged in self.cases) or any(step.worse for step in self.steps):
+        if self.failures or any(judged.worse for judged in self.cases) or any(one.worse for one in self.sums):
             return WORSE
         undecided = self.rules.strict and self.counts[Verdict.AMBIGUOUS] > 0
-        unjudged = any(judged.unjudged for judged in self.cases) or any(step.unknown for step in self.steps)
+        unjudged = any(judged.unjudged for judged in self.cases) or any(one.unknown for one in self.sums)
         return COULD_NOT_JUDGE if self.refusals or not self.decided or unjudged or undecided else NOTHING_WORSE
 
     def having(self, verdict: Verdict) -> list[Judged]:

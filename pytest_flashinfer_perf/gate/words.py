@@ -13,11 +13,8 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf.extensions.host.host_time import COUNTED, places
-from pytest_flashinfer_perf.extensions.models import verdicts
 from pytest_flashinfer_perf.gate.effects import Domain, Effect
 from pytest_flashinfer_perf.gate.figures import placement_figures, positive
-from pytest_flashinfer_perf.gate.judge import QUANTITIES
 from pytest_flashinfer_perf.gate.match import ComparedCase, changed_libraries
 from pytest_flashinfer_perf.gate.noise import FEWEST_PLACEMENTS
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE, Judged, Judgement, Verdict
@@ -38,11 +35,11 @@ def percent(log_ratio: float) -> str:
 
 
 def times(judged: Judged) -> str:
-    """GPU times before and after, or host times if they decided the verdict."""
+    """The times of calls before and after, or the figures of another quantity if these decided the verdict."""
     sides: Sequence[Sequence[float]] = [
         [row.median for row in rows] for rows in (judged.case.before, judged.case.after)
     ]
-    if judged.primary and judged.primary.seen.domain in QUANTITIES:
+    if judged.primary and not isinstance(judged.primary.seen.domain, Domain):
         sides = (judged.primary.seen.before, judged.primary.seen.after)
     return " -> ".join(duration(statistics.median(side)) if side else "-" for side in sides)
 
@@ -93,13 +90,13 @@ CLOCK_MOVED = 0.02
 
 
 def remarks(judged: Judged) -> Iterator[str]:
-    """Exceeded limits, another implementation, other kernels, another clock, more that the host does."""
+    """Exceeded limits, another implementation, what extensions remark, other kernels, another clock."""
     for broken in judged.broken:
         yield f"{'unknown' if broken.unknown else 'broken'}: {broken.sentence}"
     yield from _implementation(judged.case)
     yield from _gaps(judged)
     if judged.verdict in (Verdict.SLOWER, Verdict.FASTER, Verdict.AMBIGUOUS):
-        yield from _asked_of_the_host(judged.case)
+        yield from judged.beside
         yield from _kernels(judged.case)
         yield from _clock(judged.case)
     noisy = [row for row in judged.case.after if row.status == "noisy"]
@@ -158,15 +155,6 @@ def _switched(case: ComparedCase) -> Iterator[str]:
     )
     yield from (f"{name}={value} is set" for name, value in after.items() if before.get(name) != value)
     yield from (f"{name} is no longer set" for name in before if name not in after)
-
-
-def _asked_of_the_host(case: ComparedCase) -> Iterator[str]:
-    """Allocations, synchronisations and copies that became more, with the lines of Python that cause them."""
-    before, after = ([row.host for row in side if row.host] for side in (case.before, case.after))
-    for what, field in COUNTED.items():
-        was, now = ([count for host in side if (count := getattr(host, field)) is not None] for side in (before, after))
-        if was and now and min(now) > max(was):
-            yield f"{field} of a call {max(was)} -> {min(now)}: {', '.join(places(after[-1], what))}"
 
 
 def _kernels(case: ComparedCase) -> Iterator[str]:
@@ -243,11 +231,7 @@ def notes(judgement: Judgement) -> Iterator[str]:
     yield from assumed_noise(judgement)
     for glob in judgement.rules.thresholds.idle(row for judged in judgement.cases for row in judged.case.rows[:1]):
         yield f"[thresholds] {glob!r} fits no case{_brackets(glob)}"
-    summed = [name for step in judgement.steps if step.is_traffic for name in (verdicts.SUM, *step.apis)]
-    for glob in judgement.rules.traffic.without_match(summed):
-        yield f"[traffic] {glob!r} fits neither {verdicts.SUM} nor an API of a recording that this run has"
-    for glob in judgement.rules.steps.without_match([step.model for step in judgement.steps if not step.is_traffic]):
-        yield f"[models] {glob!r} fits no model of which this run has a step"
+    yield from judgement.notes
 
 
 def _moved(cases: Iterable[Judged]) -> Iterator[str]:

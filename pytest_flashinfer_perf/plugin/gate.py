@@ -6,20 +6,21 @@ import functools
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 from pytest_flashinfer_perf.extensions.models.step import StepPlan
-from pytest_flashinfer_perf.gate import confirmation, markdown, match, read, terminal, thresholds
+from pytest_flashinfer_perf.gate import confirmation, markdown, match, read, terminal
 from pytest_flashinfer_perf.gate.confirmation import Again, confirm
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judged, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.launch.processes import Environment
 from pytest_flashinfer_perf.machine import provenance
+from pytest_flashinfer_perf.plugin.read_options import rules_of
 from pytest_flashinfer_perf.printing import safe_lines, write_lines
 from pytest_flashinfer_perf.rows import row as rows
 from pytest_flashinfer_perf.rows.row import Identity, Row
@@ -41,13 +42,8 @@ def start(config: pytest.Config, project: ProjectFile, step: Callable[[], StepPl
         raise pytest.UsageError("--perf-save-baseline is --benchmark-save with samples: use one of them")
     if name:  # pytest-benchmark reads its options later
         config.option.benchmark_save, config.option.benchmark_save_data = name, True
-    rules = Rules(
-        thresholds=thresholds.read(project),
-        allowed=match.allowed(config.getoption("perf_gate_allow")),
-        strict=config.getoption("perf_gate_strict"),
-        steps=thresholds.of_steps(project),
-        traffic=thresholds.of_traffic(project),
-    )
+    allowed = match.allowed(config.getoption("perf_gate_allow"))
+    rules = replace(rules_of(config, project), allowed=allowed, strict=config.getoption("perf_gate_strict"))
     config.pluginmanager.register(Gate(config, rules, step), "flashinfer-perf-gate")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +14,11 @@ from pytest_flashinfer_perf.settings import planting, project_file
 from pytest_flashinfer_perf.settings.option import SECONDS
 from pytest_flashinfer_perf.settings.project_file import ProjectFile
 from pytest_flashinfer_perf.settings.settings import Checking, Fuzzing, Measuring, Settings
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.gate.verdict import Rules
+
+RULES: pytest.StashKey[Rules] = pytest.StashKey()  # of the config
 
 
 def _refuse_empty(config: pytest.Config) -> None:
@@ -79,11 +84,16 @@ def _verify_gate(config: pytest.Config, project: ProjectFile) -> None:
     """What `--perf-gate` alone uses is verified without it too, so that a mistake shows when it is made."""
     match.allowed(config.getoption("perf_gate_allow"))
     if project.sections:
-        from pytest_flashinfer_perf.gate import thresholds
+        rules_of(config, project)
 
-        thresholds.read(project)
-        thresholds.of_steps(project)
-        thresholds.of_traffic(project)
+
+def rules_of(config: pytest.Config, project: ProjectFile) -> Rules:
+    """Those of the settings file, which is read once."""
+    if RULES not in config.stash:
+        from pytest_flashinfer_perf.gate import rules
+
+        config.stash[RULES] = rules.read(project, config.hook)
+    return config.stash[RULES]
 
 
 def _model(config: pytest.Config) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_flashinfer_perf.gate import judge, thresholds, verdict, words
+from pytest_flashinfer_perf import loading
+from pytest_flashinfer_perf.gate import judge, rules, words
 from pytest_flashinfer_perf.gate.read import verify_once
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.formatting import cold_l2, counted, grouped, some
@@ -259,9 +260,9 @@ def of(runs: Sequence[Run]) -> dict[str, ShownVerdict]:
         return {}
     verify_once(runs)
     *base, head = runs
-    rules = verdict.Rules(thresholds=thresholds.read(project_file.find(Path.cwd())))
+    held_to = rules.read(project_file.find(Path.cwd()), loading.manager().hook)
     found = {}
-    for one in judge.judge(base, [head], rules).cases:  # with the figures, where there was something to compare
+    for one in judge.judge(base, [head], held_to).cases:  # with the figures, where there was something to compare
         figures = f"{words.times(one)}, {words.changes(one)}: " if one.compared else ""
         found[one.name] = ShownVerdict(one.verdict.value, f"{figures}{one.sentence}")
     return found

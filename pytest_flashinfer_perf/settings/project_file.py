@@ -1,7 +1,7 @@
 """The project's one settings file: `flashinfer-perf.toml`, or `[tool.flashinfer-perf]` of pyproject.toml.
 
-It is found and read here, with its sections `[tolerances]` and `[quarantine]`. What is judged by, `[thresholds]`,
-`[models]` and `[traffic]`, is read by `gate/thresholds.py`.
+It is found and read here, with its sections `[tolerances]` and `[quarantine]`. What is judged by, `[thresholds]` and
+the sections of extensions, is read by `gate/rules.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ else:
 OWN = "flashinfer-perf.toml"
 IN_PYPROJECT = ("tool", "flashinfer-perf")
 LONGEST = 500  # characters of a sentence
-SECTIONS = ("tolerances", "thresholds", "models", "traffic", "quarantine")
+SECTIONS = ("tolerances", "thresholds", "quarantine")
 
 
 class ProjectFileError(FlashinferPerfError):
@@ -49,6 +49,13 @@ class ProjectFile:
     def where(self, section: str, glob: str) -> str:
         """Where an entry stands, for a message."""
         return f"{self.path}: [{section}] {glob!r}"
+
+    def verify(self, beside: Iterable[str]) -> None:
+        """Raise for a section that is neither one of these, which extensions declare, nor our own."""
+        known = (*SECTIONS, *beside)
+        for name in self.sections:
+            if name not in known:
+                raise ProjectFileError(f"{self.path}: sections: {unknown(name, known)}")
 
     def section(self, name: str, fields: Collection[str]) -> Mapping[str, Any]:
         """The entries of a section, each a table of some of these fields, by what they match."""
@@ -90,9 +97,6 @@ def read(path: Path) -> ProjectFile:
         sections = sections.get(table, {})
         if not isinstance(sections, dict):
             raise ProjectFileError(f"{path}: {table} must be a table, got {sections!r}")
-    for name in sections:
-        if name not in SECTIONS:
-            raise ProjectFileError(f"{path}: sections: {unknown(name, SECTIONS)}")
     return ProjectFile(path, sections)
 
 

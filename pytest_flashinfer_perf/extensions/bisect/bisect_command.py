@@ -32,7 +32,6 @@ from pytest_flashinfer_perf.extensions.bisect.search import (
 from pytest_flashinfer_perf.extensions.bisect.subjects import Commits, Subject
 from pytest_flashinfer_perf.files import FileError, read_json, write_json, write_whole
 from pytest_flashinfer_perf.gate import document, markdown, words
-from pytest_flashinfer_perf.gate.effects import Domain
 from pytest_flashinfer_perf.gate.match import Reason
 from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
@@ -149,7 +148,7 @@ def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
         words = [ONE_CALL, *map(_measurable, start.for_pytest)]
         return Answers(Processes(subject.places, words, start.output, gpu, rules.allowed))
     instrument = Processes(subject.places, start.for_pytest, start.output, gpu, rules.allowed)
-    quantity = Domain(options.find.removeprefix("faster-")) if options.find in ON_HOST else None
+    quantity = options.find.removeprefix("faster-") if options.find in ON_HOST else None
     rules = replace(rules, quantity=quantity, allowed=rules.allowed | {Reason.LIBRARY.value})
     save = functools.partial(_save_verdicts, start.output)
     sign = SIGNS.get(options.find.partition("-")[0], 1)

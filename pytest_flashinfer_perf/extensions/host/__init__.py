@@ -11,6 +11,7 @@ from pytest_flashinfer_perf.settings.option import Option, option
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.engine.observers import Observer
+    from pytest_flashinfer_perf.gate.quantity import Quantity
     from pytest_flashinfer_perf.rows.row import Row
     from pytest_flashinfer_perf.rows.run_file import Run
 
@@ -54,3 +55,9 @@ def pytest_perf_sections(runs: Sequence[Run]) -> Iterator[str]:
     measured = [one.row for one in story.outcomes(runs) if one.row]
     for title, (headings, cells) in tables(measured).items():
         yield from markdown.folded(title, markdown.table(headings, cells))
+
+
+def pytest_perf_quantities() -> tuple[Quantity, ...]:
+    from pytest_flashinfer_perf.extensions.host.host_gate import QUANTITY
+
+    return (QUANTITY,)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.cli.command import Command
+    from pytest_flashinfer_perf.gate.verdict import Summing
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:
@@ -16,3 +17,9 @@ def pytest_perf_commands() -> tuple[Command, ...]:
             "model", "Show the GPU time of one step of a model, kernel by kernel.", f"{__name__}.model_command:main"
         ),
     )
+
+
+def pytest_perf_sums() -> tuple[Summing, ...]:
+    from pytest_flashinfer_perf.extensions.models.verdicts import SUMS
+
+    return (SUMS,)

@@ -1,34 +1,43 @@
 """Judge the sum of a model's step, or of traffic: its change between two runs, and the limits of the settings file.
 
-The gate gives the times of each problem on both sides, and how far each may be off; the judgement is this page's.
+The gate gives the verdicts of all cases; of these are made the times of each problem, and how far each may be off.
 """
 
 from __future__ import annotations
 
+import functools
+import math
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from pytest_flashinfer_perf.extensions.models.budget import ProblemKey, key_of
+from pytest_flashinfer_perf.extensions.models.budget import USABLE, ProblemKey, key_of, keys_of
 from pytest_flashinfer_perf.extensions.models.step import StepKernel, StepPlan, Traffic
+from pytest_flashinfer_perf.gate import student
+from pytest_flashinfer_perf.gate.effects import RISK, Domain
+from pytest_flashinfer_perf.gate.thresholds import Globs, number, share
+from pytest_flashinfer_perf.gate.verdict import Judged, RunSum, Summing
 from pytest_flashinfer_perf.rows.formatting import duration
+from pytest_flashinfer_perf.rows.row import Row
+from pytest_flashinfer_perf.rows.run_file import Run
 
 
 @dataclass(frozen=True)
 class StepLimits:
-    """The limits for the sum of a step; None for no limit."""
+    """The limits of `[models]` for the sum of a step; None for no limit."""
 
-    slower_step: float | None = None
-    max_step_us: float | None = None
+    slower_step: Annotated[float | None, share] = None
+    max_step_us: Annotated[float | None, number] = None
 
 
 @dataclass(frozen=True)
 class TrafficLimits:
-    """The limits for the sum of the calls of a recording, or for those of one API; None for no limit."""
+    """The limits of `[traffic]` for the sum of the calls of a recording, or for those of one API; None for no limit."""
 
-    slower: float | None = None
-    max_ms_per_s: float | None = None
+    slower: Annotated[float | None, share] = None
+    max_ms_per_s: Annotated[float | None, number] = None
 
 
 class TimedCase(NamedTuple):
@@ -39,41 +48,53 @@ class TimedCase(NamedTuple):
     unsure: float | None = None
 
 
-@dataclass(frozen=True)
-class JudgedStep:
-    """The sum of a model's step, or of traffic: its time and change in a sentence, exceeded limits, and what cannot
-    be judged.
-    """
-
-    model: str
-    sentence: str
-    worse: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
-    apis: tuple[str, ...] = ()  # of traffic, those that were summed
-
-    @property
-    def is_traffic(self) -> bool:
-        return bool(self.apis)
-
-    @property
-    def subject(self) -> str:
-        return "your traffic" if self.is_traffic else f"step of {self.model}"
-
-    @property
-    def verdict(self) -> str:
-        """Empty for a step within its limits, or without limits."""
-        return "WORSE" if self.worse else "INVALID" if self.unknown else ""
-
-    @property
-    def line(self) -> str:
-        beside = f"{self.verdict} " if self.verdict else ""
-        return f"{beside}{self.subject}: {'; '.join([self.sentence, *self.worse, *self.unknown])}"
-
-
 Cases = Mapping[ProblemKey, Sequence[TimedCase]]
 
 
-def judged(plan: StepPlan, cases: Cases, limits: StepLimits) -> JudgedStep:
+def sums(
+    cases: Sequence[Judged], head: Sequence[Run], limits: Mapping[str, Globs]
+) -> tuple[Sequence[RunSum], Sequence[str]]:
+    """Of each model and each recording that this run has; and the globs that fit none of them."""
+    plans = {run.step.name: run.step for run in head if run.step is not None}.values()
+    timed, made = _timed_cases(cases), list[RunSum]()
+    fit: dict[str, list[str]] = {"traffic": [], "models": []}
+    for plan in plans:
+        if plan.traffic is None:
+            fit["models"].append(plan.name)
+            made.append(judged(plan, timed, limits["models"].of_kind(StepLimits, plan.name)))
+        else:
+            fit["traffic"] += [SUM, *dict.fromkeys(kernel.name for kernel in plan.kernels if not kernel.gap)]
+            of_name = functools.partial(limits["traffic"].of_kind, TrafficLimits)
+            made.append(judged_traffic(plan, plan.traffic, timed, of_name))
+    idle = ((section, glob) for section, names in fit.items() for glob in limits[section].without_match(names))
+    return made, [f"[{section}] {glob!r} fits {FITS_NONE[section]}" for section, glob in idle]
+
+
+def _timed_cases(cases: Sequence[Judged]) -> Cases:
+    timed: dict[ProblemKey, list[TimedCase]] = defaultdict(list)
+    for one in cases:
+        found = TimedCase(_seconds(one.case.before), _seconds(one.case.after), _unsure(one))
+        for key in {key for row in one.case.rows for key in keys_of(row.params)}:  # releases name axes otherwise
+            timed[key].append(found)
+    return timed
+
+
+def _seconds(rows: Sequence[Row]) -> float | None:
+    """The median over processes, of answers that are right."""
+    medians = [row.median for row in rows if row.status in USABLE]
+    return statistics.median(medians) if medians else None
+
+
+def _unsure(one: Judged) -> float | None:
+    """How far its time may be off, its gaps included, as a share; None of a case that is not compared."""
+    parts = [effect for effect in one.effects if effect.seen.domain in (Domain.TIME, Domain.BUSY, Domain.GAPS)]
+    return math.fsum(student.t_quantile(RISK, part.noise.df) * part.error for part in parts) if parts else None
+
+
+# The step of a model.
+
+
+def judged(plan: StepPlan, cases: Cases, limits: StepLimits) -> RunSum:
     kernels = [(kernel.name, _timed(kernel, cases)) for kernel in plan.kernels if not kernel.gap]
     whole = sum(timed.after or 0.0 for _, timed in kernels)
     unmeasured = [name for name, timed in kernels if timed.after is None]
@@ -85,7 +106,7 @@ def judged(plan: StepPlan, cases: Cases, limits: StepLimits) -> JudgedStep:
         sentences.append(f"{change:+.2%} +- {unsure:.2%} of GPU time{beside}")
     worse = tuple(_worse(limits, whole, change, unsure))
     unknown = tuple(_unknown(limits, unmeasured, change)) if not worse else ()
-    return JudgedStep(plan.name, "; ".join(sentences), worse, unknown)
+    return RunSum(plan.name, f"step of {plan.name}", "; ".join(sentences), worse, unknown)
 
 
 def _timed(kernel: StepKernel, cases: Cases) -> TimedCase:
@@ -130,12 +151,14 @@ def _listed(names: Sequence[str]) -> str:
 # The calls of a recording, which begin with the change of the whole, and then name what made it.
 
 SUM = "sum"  # by which limits name the whole
+FITS_NONE = {
+    "traffic": f"neither {SUM} nor an API of a recording that this run has",
+    "models": "no model of which this run has a step",
+}
 MOST_NAMED = 5
 
 
-def judged_traffic(
-    plan: StepPlan, traffic: Traffic, cases: Cases, limits: Callable[[str], TrafficLimits]
-) -> JudgedStep:
+def judged_traffic(plan: StepPlan, traffic: Traffic, cases: Cases, limits: Callable[[str], TrafficLimits]) -> RunSum:
     found = [(kernel, _timed(kernel, cases)) for kernel in plan.kernels]
     kernels = [(kernel.name, timed) for kernel, timed in found if not kernel.gap]
     parts: defaultdict[str, list[tuple[str, TimedCase]]] = defaultdict(list)
@@ -152,7 +175,7 @@ def judged_traffic(
     named = {SUM: kernels, **parts}
     worse = tuple(sentence for name, part in named.items() for sentence in _exceeded(name, part, traffic, limits(name)))
     unknown = [sentence for name, part in named.items() for sentence in _unjudged(name, part, limits(name))]
-    return JudgedStep(plan.name, "; ".join(sentences), worse, () if worse else tuple(unknown), tuple(parts))
+    return RunSum(plan.name, "your traffic", "; ".join(sentences), worse, () if worse else tuple(unknown), leads=True)
 
 
 def _of_time(seconds: float, traffic: Traffic) -> str:
@@ -193,3 +216,6 @@ def _unjudged(name: str, part: Sequence[tuple[str, TimedCase]], limits: TrafficL
         yield f"max_ms_per_s of {name} cannot be judged: not all of its cases were measured"
     if limits.slower is not None and _change(part)[0] is None:
         yield f"slower of {name} cannot be judged: none of its cases was compared"
+
+
+SUMS = Summing({"models": StepLimits, "traffic": TrafficLimits}, sums)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from pytest_flashinfer_perf.extensions.nights.levels import ENOUGH, Change, changes
 from pytest_flashinfer_perf.gate import calm, effects, match, words
-from pytest_flashinfer_perf.gate.effects import Domain, Replicates
-from pytest_flashinfer_perf.gate.thresholds import Thresholds
+from pytest_flashinfer_perf.gate.effects import Replicates
+from pytest_flashinfer_perf.gate.verdict import Rules
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
 from pytest_flashinfer_perf.rows.scatter import is_measured
@@ -19,11 +19,11 @@ Point = tuple[Run, Row]
 
 @dataclass(frozen=True)
 class Series:
-    """The measurements of one case on one GPU: times, cycles if cases are judged by them, or host times."""
+    """The measurements of one case on one GPU: times, cycles if cases are judged by them, or an extension's figure."""
 
     case: str
     gpu: str | None
-    domain: Domain
+    domain: str
     points: tuple[Point, ...]
     values: tuple[float, ...]
     found: tuple[Change, ...]
@@ -43,7 +43,7 @@ class Series:
             yield words.another_kernel(gone or (), come or ())
 
 
-def read(runs: Sequence[Run], thresholds: Thresholds) -> list[Series]:
+def read(runs: Sequence[Run], rules: Rules) -> list[Series]:
     points: dict[tuple[str, ...], list[Point]] = {}
     for run in sorted(runs, key=lambda run: run.when):
         for row in run.by_case.values():
@@ -51,7 +51,7 @@ def read(runs: Sequence[Run], thresholds: Thresholds) -> list[Series]:
                 how = (row.provenance.instrument, row.provenance.cold_l2, row.provenance.cuda_graph)
                 like = (row.case, str(row.identity.gpu_uuid), run.model(row), *map(str, how))
                 points.setdefault(like, []).append((run, row))
-    return [series for of_one in points.values() for series in _series(of_one, thresholds)]
+    return [series for of_one in points.values() for series in _series(of_one, rules)]
 
 
 def failures(runs: Sequence[Run]) -> Iterator[str]:
@@ -62,16 +62,17 @@ def failures(runs: Sequence[Run]) -> Iterator[str]:
             yield f"{case.name}, {trouble.reason}: {trouble.sentence}"
 
 
-def _series(points: Sequence[Point], thresholds: Thresholds) -> Iterator[Series]:
-    """What the host takes, where its threshold says how large a change of that counts."""
+def _series(points: Sequence[Point], rules: Rules) -> Iterator[Series]:
+    """Of extensions' quantities those whose threshold says how large a change of them counts."""
     rows = [row for _, row in points]
-    asked = thresholds.of(rows[-1])
+    asked = rules.thresholds.of(rows[-1])
     gaps = effects.gap_replicates(rows, rows, paired=True)
     parts = (effects.replicates(rows, rows, paired=True)[0], gaps if _are_of_graphs(rows) else None)
     yield from (_of_figures(points, seen, asked.in_log(rows[-1].median)) for seen in parts if seen)
-    if asked.slower_host is not None:
-        on_host = (effects.host_replicates(one, rows, rows, paired=True) for one in (Domain.HOST, Domain.PLAN))
-        yield from (_of_figures(points, seen, math.log1p(asked.slower_host)) for seen in on_host if seen)
+    for quantity in rules.quantities:
+        if (share := asked.others.get(quantity.slower)) is not None:
+            beside = (figure.replicates(rows, rows, paired=True) for figure in quantity.figures)
+            yield from (_of_figures(points, seen, math.log1p(share)) for seen in beside if seen)
 
 
 def _are_of_graphs(rows: Sequence[Row]) -> bool:

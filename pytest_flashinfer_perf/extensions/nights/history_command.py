@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
+from pytest_flashinfer_perf.cli import judging
 from pytest_flashinfer_perf.cli.commands import add_json, parser_of, show_json
 from pytest_flashinfer_perf.extensions.nights import history
 from pytest_flashinfer_perf.extensions.nights.history import Series
 from pytest_flashinfer_perf.extensions.nights.levels import ENOUGH
-from pytest_flashinfer_perf.gate import read, thresholds, words
+from pytest_flashinfer_perf.gate import read, words
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE
 from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.rows.formatting import counted, indented, wrapped
-from pytest_flashinfer_perf.settings import project_file
 
 EXAMPLE = "example: flashinfer-perf history .benchmarks"
 
@@ -24,7 +23,7 @@ EXAMPLE = "example: flashinfer-perf history .benchmarks"
 def main(arguments: Sequence[str]) -> int:
     args = parser().parse_args(arguments)
     found = read.read([args.folder])
-    series = history.read(found, thresholds.read(project_file.find(Path.cwd(), args.perf_config)))
+    series = history.read(found, judging.in_settings(judging.settings(args)))
     failures = list(history.failures(found))
     if args.as_json:
         show_json({"runs": len(found), "series": list(map(_facts, series)), "failures": failures})

@@ -12,12 +12,11 @@ from pytest_flashinfer_perf.extensions.nights import alarms, branch, pages, reco
 from pytest_flashinfer_perf.extensions.nights.levels import ENOUGH
 from pytest_flashinfer_perf.extensions.nights.record import SUFFIX, Records
 from pytest_flashinfer_perf.extensions.nights.trends import GpuPage
-from pytest_flashinfer_perf.gate import read, thresholds, words
+from pytest_flashinfer_perf.gate import read, words
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE
 from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.rows.formatting import counted, indented, some, wrapped
 from pytest_flashinfer_perf.rows.run_file import RunError
-from pytest_flashinfer_perf.settings import project_file
 
 PUBLISHES = "example: flashinfer-perf publish nightly.json --remote origin"
 WATCHES = "example: flashinfer-perf watch perf-data -o site --alarms alarms"
@@ -48,7 +47,7 @@ def publish_parser() -> argparse.ArgumentParser:
 
 def watch(arguments: Sequence[str]) -> int:
     args = watch_parser().parse_args(arguments)
-    limits = thresholds.read(project_file.find(Path.cwd(), args.perf_config))
+    limits = judging.in_settings(judging.settings(args)).thresholds
     found = pages.of_records(_records(args.runs, args.remote), limits)
     site.write(args.output, found)
     if args.alarms:

@@ -26,7 +26,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import FileError, read_json
-from pytest_flashinfer_perf.gate import markdown
+from pytest_flashinfer_perf.gate import document, markdown
 from pytest_flashinfer_perf.printing import print_raw, safe, say
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
@@ -259,7 +259,7 @@ def verdicts(folder: Path) -> str:
         say(f"{path}: larger than {LARGEST_FILE // MIB} MiB")
         return UNREADABLE
     try:
-        written = markdown.of_document(read_json(path))
+        written = markdown.of(document.read(read_json(path)))
     except (FileError, FieldError) as error:
         say(safe(str(error)))
         return UNREADABLE

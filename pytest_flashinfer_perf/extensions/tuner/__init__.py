@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.cli.command import Command
+    from pytest_flashinfer_perf.gate.quantity import Quantity
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:
@@ -18,3 +19,11 @@ def pytest_perf_commands() -> tuple[Command, ...]:
             f"{__name__}.tune_report_command:main",
         ),
     )
+
+
+def pytest_perf_quantities() -> tuple[Quantity, ...]:
+    """Limits of the tuner's choices, which `tune-report` judges."""
+    from pytest_flashinfer_perf.extensions.tuner.judge import TunerLimits
+    from pytest_flashinfer_perf.gate.quantity import Quantity
+
+    return (Quantity(TunerLimits),)

@@ -6,6 +6,8 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
 from pytest_flashinfer_perf.extensions.tuner.found import (
     DEFAULT,
@@ -16,11 +18,10 @@ from pytest_flashinfer_perf.extensions.tuner.found import (
     Transfer,
     TunerFinding,
 )
-from pytest_flashinfer_perf.gate.thresholds import Thresholds
+from pytest_flashinfer_perf.gate.thresholds import Thresholds, number, readers, share
 from pytest_flashinfer_perf.rows.formatting import counted
 
 FINE, FOUND, INCOMPLETE = 0, 1, 2
-LIMITS = {"max_regret", "max_flips"}
 OTHERWISE = {
     "answer": "the tuner answers with another tactic",
     "eager": "other kernels",
@@ -28,9 +29,20 @@ OTHERWISE = {
 }
 
 
+@dataclass(frozen=True)
+class TunerLimits:
+    """The limits of `[thresholds]` for the tuner's choices; None for no limit."""
+
+    max_regret: Annotated[float | None, share] = None
+    max_flips: Annotated[float | None, number] = None
+
+
+LIMITS = readers(TunerLimits).keys()
+
+
 def findings(cases: Sequence[CaseFound], limits: Thresholds) -> Iterator[TunerFinding]:
     for case in cases:
-        asked = limits.fields(case.glob_names)
+        asked = limits.limits(case.glob_names)
         for way, name in grouped(case):
             yield from _of_way(case, way, name, asked.get("max_regret"))
         if (most := asked.get("max_flips")) is not None:

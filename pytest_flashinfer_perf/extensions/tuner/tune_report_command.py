@@ -15,12 +15,10 @@ from pytest_flashinfer_perf.extensions.tuner.found import TUNERS, Report
 from pytest_flashinfer_perf.extensions.tuner.runs import Runs
 from pytest_flashinfer_perf.extensions.tuner.search import TuneJob
 from pytest_flashinfer_perf.files import verify_outputs, write_json, write_whole
-from pytest_flashinfer_perf.gate import thresholds
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.rows.run_file import RunError
-from pytest_flashinfer_perf.settings import project_file
 from pytest_flashinfer_perf.settings.option import SECONDS, whole
 
 FILES = {
@@ -36,7 +34,7 @@ EXAMPLE = "example: flashinfer-perf tune-report --tunes 10 -- tests/gemm -k 'mm_
 def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     args = parser().parse_args(own)
-    limits = thresholds.read(project_file.find(Path.cwd(), args.perf_config))
+    limits = judging.in_settings(judging.settings(args)).thresholds
     outputs = {f"--{name}": getattr(args, name) for name in ("json", "markdown")}
     verify_outputs({**outputs, "--write-cache": args.write_cache}, [path for path in (args.cache, args.base) if path])
     if args.cache and not args.cache.is_file():

@@ -132,7 +132,7 @@ def test_a_side_that_is_slower_in_each_process_has_no_two_speeds(before, by):
 
 
 def test_speeds_have_the_unit_of_what_is_compared():
-    assert speeds.sentence(Domain.HOST, (2.0e-3, 3.05e-3)) == "two speeds: 2.000 ms and 3.050 ms"
+    assert speeds.sentence(Domain.TIME, (2.0e-3, 3.05e-3)) == "two speeds: 2.000 ms and 3.050 ms"
     assert speeds.sentence(Domain.CYCLES, (186e3, 210e3)) == "two speeds: 186,000 cycles and 210,000 cycles"
 
 

@@ -15,9 +15,9 @@ from declared import here
 from made import document, row
 from mutations import as_json, as_lines, as_text, few_and, put, said_of, texts
 
-from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf import cli, loading
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.gate import thresholds
+from pytest_flashinfer_perf.gate import rules
 from pytest_flashinfer_perf.session import journal
 from pytest_flashinfer_perf.settings import planting, project_file
 from pytest_flashinfer_perf.settings.project_file import ProjectFileError
@@ -166,8 +166,7 @@ SETTINGS = """
 
 def read_settings(path):
     project = project_file.read(path)
-    for read in (thresholds.read, thresholds.of_steps, thresholds.of_traffic):
-        read(project)
+    rules.read(project, loading.manager().hook)
     project_file.read_tolerances(project)
     project_file.read_quarantine(project)
 

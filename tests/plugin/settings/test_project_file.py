@@ -38,7 +38,7 @@ def test_a_named_file_is_taken_from_the_folder(tmp_path):
 def test_what_cannot_be_understood_names_the_file(tmp_path, text, sentence):
     (tmp_path / "flashinfer-perf.toml").write_text(text)
     with pytest.raises(ProjectFileError, match=sentence) as error:
-        project_file.find(tmp_path)
+        project_file.find(tmp_path).verify(())
     assert str(tmp_path / "flashinfer-perf.toml") in str(error.value)
 
 
@@ -64,7 +64,7 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path):
 def test_what_pyproject_says_wrongly_names_the_table(tmp_path, text, sentence):
     (tmp_path / "pyproject.toml").write_text(text)
     with pytest.raises(ProjectFileError, match=re.escape(sentence)):
-        project_file.find(tmp_path)
+        project_file.find(tmp_path).verify(())
 
 
 def settings(tmp_path, text):

@@ -18,6 +18,7 @@ from pytest_flashinfer_perf.extensions.bisect.search import (
     Question,
     RevisionSearch,
 )
+from pytest_flashinfer_perf.extensions.host.host_gate import QUANTITY
 from pytest_flashinfer_perf.gate.verdict import Rules
 from pytest_flashinfer_perf.rows import run_file
 
@@ -68,7 +69,7 @@ class OnHost(Levels):
         return made.run(made.row(us=100 * gpu, host=host), source=f"{question.number}-{nth}-{side}")
 
     def search(self, quantity=None):
-        rules = Rules(paired=True, quantity=quantity)
+        rules = Rules(paired=True, quantity=quantity, quantities=(QUANTITY,))
         return RevisionSearch(VERSIONS, Times(self, rules, lambda *_: None)).run()
 
 
@@ -93,11 +94,13 @@ def test_each_time_of_a_call_is_searched_for_by_itself(quantity, found):
 
 
 def test_a_time_that_nobody_measured_is_not_searched_for():
+    rules = Rules(paired=True, quantity="plan", quantities=(QUANTITY,))
     with pytest.raises(
         NoDifferenceError, match=r"it is unclear whether the ends differ .*\n.*INVALID: no-figure: the time to"
     ):
         RevisionSearch(
-            VERSIONS, Times(Levels([step_at(3)]), Rules(paired=True, quantity="plan"), lambda *_: None)
+            VERSIONS,
+            Times(Levels([step_at(3)]), rules, lambda *_: None),
         ).run()
 
 

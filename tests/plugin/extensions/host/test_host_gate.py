@@ -8,10 +8,10 @@ import pytest
 from made import document, row, run, saved
 
 from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.extensions.host.host_gate import QUANTITY
 from pytest_flashinfer_perf.extensions.host.host_time import REFERENCE_US, HostLine, HostTime
 from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.confirmation import Again, confirm
-from pytest_flashinfer_perf.gate.effects import Domain
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
@@ -30,12 +30,12 @@ def host(us, plan_us=None, *, slowness=1.0, **seen):
     return fields.written(HostTime(us * slowness, rounds, False, plan_us and plan_us * slowness, plans, **known))
 
 
-def rules(**asked):
-    return Rules(Thresholds((("*", asked),)))
+def rules(asked, **how):
+    return Rules(Thresholds((("*", asked),)), quantities=(QUANTITY,), **how)
 
 
 def judged(before, after, asked=ASKED, now=100.0):
-    judgement = judge([run(row(host=before))], [run(row(us=now, host=after))], rules(**asked))
+    judgement = judge([run(row(host=before))], [run(row(us=now, host=after))], rules(asked))
     [one] = judgement.cases
     return one, judgement.exit_code
 
@@ -65,7 +65,7 @@ def test_a_case_slower_on_the_host_alone_says_so_and_shows_the_hosts_times():
 
 
 def test_a_measurement_again_is_not_advised_for_noise_that_rows_never_have():
-    judgement = judge([run(row(host=host(50)))], [run(row(host=host(65)))], rules(**ASKED))
+    judgement = judge([run(row(host=host(50)))], [run(row(host=host(65)))], rules(ASKED))
     assert list(words.assumed_noise(judgement)) == []
 
 
@@ -136,7 +136,7 @@ def test_what_nobody_saw_is_held_to_nothing_and_is_no_pass(asked, seen):
 )
 def test_the_host_alone_is_judged_where_it_is_searched_for(before, after, asked, verdict, reason):
     """As `bisect` does, whatever became of the time on the GPU."""
-    held_to = Rules(rules(**asked).thresholds, quantity=Domain.HOST)
+    held_to = rules(asked, quantity="host")
     [one] = judge([run(row(host=before))], [run(row(us=300.0, host=after))], held_to).cases
     assert (one.verdict.value, one.reason) == (verdict, reason)
     assert [str(effect.seen.domain) for effect in one.effects] == (["host", "time"] if after else [])
@@ -149,7 +149,7 @@ def test_a_plan_that_one_side_lacks_is_no_pass():
 
 
 def test_a_suspect_of_the_host_is_confirmed_on_the_host():
-    judgement = judge([run(row(host=host(50)))], [run(row(host=host(65)))], rules(**ASKED))
+    judgement = judge([run(row(host=host(50)))], [run(row(host=host(65)))], rules(ASKED))
     for again, verdict in (([0.25, 0.27], "SLOWER"), ([0.0, 0.01], "AMBIGUOUS")):
         [one] = confirm(judgement, {"decode/b16-fa3": Again(tuple(again))}).cases
         assert one.verdict.value == verdict
@@ -158,7 +158,7 @@ def test_a_suspect_of_the_host_is_confirmed_on_the_host():
 def test_more_pairs_are_measured_while_the_host_is_not_certain():
     def pairs(sd):
         made = [run(row(host=host(50 * math.exp(sd * z))), source=f"{z}") for z in (-1, 0, 1)]
-        judgement = judge(made, made[1:] + made[:1], Rules(rules(slower_host=0.3).thresholds, paired=True))
+        judgement = judge(made, made[1:] + made[:1], rules({"slower_host": 0.3}, paired=True))
         return PairPlan().wanted(judgement)
 
     assert pairs(0.0001) == frozenset()
@@ -174,7 +174,7 @@ def test_ten_microseconds_more_are_found_and_identical_code_is_not_called_slower
         return run_file.parse(document(*(row(name, host=host(us)) for name, us in noisy.items())), str(rng.random()))
 
     def slower(more):
-        judgement = judge([process(0)], [process(more)], rules(slower_host=0.08))
+        judgement = judge([process(0)], [process(more)], rules({"slower_host": 0.08}))
         return sum(one.verdict.value == "SLOWER" for one in judgement.cases)
 
     assert [slower(10) for _ in range(5)] == [20] * 5

@@ -13,6 +13,7 @@ from reports import benchmark, document, write
 
 from pytest_flashinfer_perf.extensions import host as extension
 from pytest_flashinfer_perf.extensions.host import host
+from pytest_flashinfer_perf.extensions.host.host_gate import HostLimits
 from pytest_flashinfer_perf.extensions.host.host_time import HostLine, HostTime
 from pytest_flashinfer_perf.extensions.host.table import NOTHING, lines, waiting
 from pytest_flashinfer_perf.extensions.pages import page
@@ -108,6 +109,6 @@ def test_every_field_is_documented():
 def test_the_thresholds_of_the_document_are_understood(tmp_path):
     settings = tmp_path / "flashinfer-perf.toml"
     settings.write_text(re.search(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)[1])
-    read = thresholds.read(project_file.find(tmp_path, str(settings)))
+    read = thresholds.read(project_file.find(tmp_path, str(settings)), [HostLimits])
     names = {name for _, entry in read.entries for name in entry}
     assert names_in_tables("## Held to thresholds") == names

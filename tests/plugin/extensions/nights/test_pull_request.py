@@ -163,7 +163,8 @@ def hostile(comment, **members):
     """A file of verdicts whose every text is a stranger's."""
     values = json.loads((comment.folder / "verdicts.json").read_text())
     values |= {"headline": HOSTILE, "against": HOSTILE, "refusals": [HOSTILE], "notes": [HOSTILE], "to_decide": HOSTILE}
-    values["steps"] = [{"line": HOSTILE, "is_traffic": False}]
+    said = dict.fromkeys(("model", "line", "subject", "sentence"), HOSTILE)
+    values["steps"] = [{**said, "is_traffic": False, "worse": [HOSTILE], "unknown": []}]
     texts = dict.fromkeys(("case", "time", "change", "detects", "sentence"), HOSTILE)
     values["cases"] = [{**values["cases"][0], **texts, "judged_in": None, "remarks": [HOSTILE], "broken": [HOSTILE]}]
     return {**values, **members}
@@ -195,9 +196,12 @@ def test_what_a_stranger_has_written_is_text_and_stays_in_its_place(api, comment
         {"headline": 1},
         {"headline": "x", "cases": None},
         {"refusals": [["a"]]},
+        {"cases": HOSTILE},
     ],
 )
 def test_a_file_that_is_none_of_verdicts_is_said_to_be_unreadable(api, comment, wrong):
+    if wrong == {"cases": HOSTILE}:  # a reason is a code, which is not escaped
+        wrong = {"cases": [{**hostile(comment)["cases"][0], "reason": HOSTILE}]}
     write_json(comment.folder / "verdicts.json", hostile(comment, **wrong))
     assert comment()[0] == 0
     [made] = api.comments.values()

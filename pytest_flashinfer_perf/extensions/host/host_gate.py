@@ -1,0 +1,110 @@
+"""Host time in the gate: its limits, and its change, which the time on the GPU does not show."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from pytest_flashinfer_perf.extensions.host.host_time import COUNTED, SYNCHRONISATION, HostTime, places
+from pytest_flashinfer_perf.gate.match import ComparedCase
+from pytest_flashinfer_perf.gate.quantity import OtherTime, Quantity
+from pytest_flashinfer_perf.gate.thresholds import Broken, number, share, switch
+from pytest_flashinfer_perf.machine.load import Contention
+from pytest_flashinfer_perf.rows.row import Row
+
+NOT_WRITTEN = "its rows do not say what it asks of the host"
+
+
+@dataclass(frozen=True)
+class HostLimits:
+    """The limits of `[thresholds]` for host time, which has none unless the settings file sets one."""
+
+    slower_host: Annotated[float | None, share] = None
+    max_host_us: Annotated[float | None, number] = None
+    max_plan_us: Annotated[float | None, number] = None
+    max_launches: Annotated[float | None, number] = None
+    no_sync: Annotated[bool, switch] = False
+
+
+def broken(case: ComparedCase, asked: HostLimits) -> Iterator[Broken]:
+    """Which of them this run does not keep."""
+    hosts = [row.host for row in case.after]
+    for field in ("host_us", "plan_us", "launches"):
+        most = getattr(asked, f"max_{field}")
+        if most is not None:
+            yield from _at_most(field, most, hosts)
+    if asked.no_sync:
+        yield from _never_waits(hosts)
+    if asked.slower_host is not None:
+        yield from _comparable([row.host for row in case.rows])
+
+
+def _at_most(field: str, most: float, hosts: Sequence[HostTime | None]) -> Iterator[Broken]:
+    """A case for which nothing is planned breaks no limit of plans."""
+    seen = [getattr(host, field) for host in hosts if host]
+    known = [value for value in seen if value is not None]
+    if len(seen) < len(hosts) or (len(known) < len(seen) and field != "plan_us"):
+        yield Broken(f"max_{field} = {most:g}: {NOT_WRITTEN}", unknown=True)
+    elif known and statistics.median(known) > most:
+        yield Broken(f"max_{field} = {most:g}: it has {statistics.median(known):.4g}")
+
+
+def _comparable(hosts: Sequence[HostTime | None]) -> Iterator[Broken]:
+    planned = {bool(host.comparable_plan_us) for host in hosts if host}
+    if not all(host and host.comparable_us for host in hosts):
+        yield Broken(f"slower_host: {NOT_WRITTEN}", unknown=True)
+    elif len(planned) > 1:
+        yield Broken("slower_host: some of its rows have a plan and others have none", unknown=True)
+
+
+def _never_waits(hosts: Sequence[HostTime | None]) -> Iterator[Broken]:
+    waiting = [host for host in hosts if host and host.synchronisations]
+    if waiting:
+        yield Broken(f"no_sync: it waits for the GPU, {', '.join(places(waiting[-1], SYNCHRONISATION))}")
+    elif any(host is None or host.synchronisations is None for host in hosts):
+        yield Broken(f"no_sync: {NOT_WRITTEN}", unknown=True)
+
+
+# The change of both times, the fastest of each in seconds of a core of one speed: others take up to twice as long for
+# reasons of the machine's own. And what a call asks of the host beside them.
+
+
+def _enqueued_s(row: Row) -> float | None:
+    return _seconds(row.host.comparable_us) if row.host else None
+
+
+def _planned_s(row: Row) -> float | None:
+    return _seconds(row.host.comparable_plan_us) if row.host else None
+
+
+def _seconds(us: float | None) -> float | None:
+    return None if us is None else 1e-6 * us
+
+
+def contention(row: Row) -> Contention | None:
+    return row.host.contention if row.host else None
+
+
+def asked_more(case: ComparedCase) -> Iterator[str]:
+    """Allocations, synchronisations and copies that became more, with the lines of Python that cause them."""
+    before, after = ([row.host for row in side if row.host] for side in (case.before, case.after))
+    for what, field in COUNTED.items():
+        was, now = ([count for host in side if (count := getattr(host, field)) is not None] for side in (before, after))
+        if was and now and min(now) > max(was):
+            yield f"{field} of a call {max(was)} -> {min(now)}: {', '.join(places(after[-1], what))}"
+
+
+QUANTITY = Quantity(
+    limits=HostLimits,
+    slower="slower_host",
+    where="on the host",
+    figures=(
+        OtherTime("host", "the time to enqueue it", _enqueued_s, noise=0.07),
+        OtherTime("plan", "the time to plan it", _planned_s, noise=0.15),
+    ),
+    contention=contention,
+    broken=broken,
+    remarks=asked_more,
+)

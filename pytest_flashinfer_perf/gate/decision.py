@@ -1,0 +1,69 @@
+"""The decision about one change: its threshold and its noise make a verdict, whichever quantity changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pytest_flashinfer_perf.gate import speeds
+from pytest_flashinfer_perf.gate.effects import Domain, Effect
+from pytest_flashinfer_perf.gate.match import Reason
+from pytest_flashinfer_perf.gate.verdict import Judged, Verdict
+
+REMEDY = "run more processes (`flashinfer-perf ab`)"
+
+Decision = tuple[Verdict, str, str]  # with the reason's code and its sentence
+
+
+def decide(of_case: Sequence[Effect], threshold: float, obstacle: tuple[Reason, str] | None = None) -> Decision:
+    """The verdict for a change and its noise; the first effect is in the domain to judge by.
+
+    It is AMBIGUOUS where an obstacle keeps these rows from deciding it, whatever they show.
+    """
+    if obstacle:
+        return (Verdict.AMBIGUOUS, *obstacle)
+    primary, other = of_case[0], of_case[1] if len(of_case) > 1 else None
+    for sign, verdict in ((1, Verdict.SLOWER), (-1, Verdict.FASTER)):
+        if sign * primary.change > threshold:
+            return _changed(primary, other, threshold, sign, verdict)
+    if other and other.change > threshold and other.significant == 1:
+        return _only(other)
+    if primary.bound(1) > 2 * threshold:
+        sentence = f"too noisy to exclude a slowdown of twice the threshold: {REMEDY}"
+        return Verdict.AMBIGUOUS, Reason.CANNOT_SEE, sentence
+    return Verdict.SAME, Reason.WITHIN_THRESHOLD, "no change beyond the threshold"
+
+
+def _changed(primary: Effect, other: Effect | None, threshold: float, sign: int, verdict: Verdict) -> Decision:
+    if primary.significant != sign:
+        return Verdict.AMBIGUOUS, Reason.NOT_SIGNIFICANT, f"beyond the threshold, but it may be noise: {REMEDY}"
+    levels = speeds.two(primary.seen.before, primary.seen.after)
+    if levels:
+        said = speeds.sentence(primary.seen.domain, levels)
+        return Verdict.AMBIGUOUS, Reason.TWO_SPEEDS, f"{said}, and processes of one side have both"
+    if other and sign * other.bound(sign) < threshold:
+        return _only(primary)
+    return verdict, Reason(verdict.value.lower()), f"beyond the threshold in {primary.seen.domain}"
+
+
+def _only(effect: Effect) -> Decision:
+    """Changed in one domain and not in the other."""
+    if effect.seen.domain == Domain.CYCLES:
+        why = "cycles and not in time: the SM clock changed, or it waits for memory"
+        return Verdict.AMBIGUOUS, Reason.CYCLES_ONLY, f"changed in {why}"
+    why = "time and not in cycles: the SM clock changed, or it waits for something else than its SMs or memory"
+    return Verdict.AMBIGUOUS, Reason.TIME_ONLY, f"changed in {why}"
+
+
+def settled(judged: Judged, decision: Decision, of_case: tuple[Effect, ...], threshold: float, cases: int) -> Judged:
+    """The case with this decision; its family of tests has so many cases."""
+    verdict, reason, sentence = decision
+    return replace(
+        judged,
+        verdict=verdict,
+        reason=reason,
+        sentence=sentence,
+        threshold=threshold,
+        effects=of_case,
+        detectable=of_case[0].detectable(threshold, cases),
+    )
