@@ -19,11 +19,11 @@ from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
 from pytest_flashinfer_perf.extensions.ranks.routines import _shared
 from pytest_flashinfer_perf.extensions.ranks.routines._shared import Between
-from pytest_flashinfer_perf.extensions.testlists.upstream import MULTICAST
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.spec.params import flag
 from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, Cost, LaunchOptions, Routine, Shape
 
+MULTICAST = "{} needs NVLink multicast, which can put GPUs out of service"
 SUM, NORM = "allreduce", "ar_residual_rmsnorm"
 STATIC, DYNAMIC = "ar_residual_rmsnorm_fp8", "ar_residual_rmsnorm_dynamic_fp8"
 CODES = {  # their names in FlashInfer's AllReduceFusionPattern
