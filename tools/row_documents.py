@@ -14,9 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf import loading
-from pytest_flashinfer_perf.extensions.traffic import recording
-from pytest_flashinfer_perf.extensions.tuner import found
-from pytest_flashinfer_perf.extensions.tuner.found import Report
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.rows.fields import LARGEST, types_of
 from pytest_flashinfer_perf.rows.parts import DECLARED
@@ -25,9 +22,10 @@ from pytest_flashinfer_perf.rows.run_file import SCHEMA
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "row.md"
-FILE = ROOT / "pytest_flashinfer_perf" / "rows" / "extra_info.schema.json"
-TUNE_REPORT = Path(found.__file__).with_name("tune_report.schema.json")
-RECORDING = Path(recording.__file__).with_name("recording.schema.json")
+PACKAGE = ROOT / "pytest_flashinfer_perf"
+FILE = PACKAGE / "rows" / "extra_info.schema.json"
+TUNE_REPORT = PACKAGE / "extensions" / "tuner" / "tune_report.schema.json"
+RECORDING = PACKAGE / "extensions" / "traffic" / "recording.schema.json"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 BEGIN, END = "<!-- fields -->\n", "<!-- end of fields -->\n"
 NAMES: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number", types.NoneType: "null"}
@@ -55,10 +53,15 @@ def schema() -> dict[str, Any]:
 
 
 def tune_report() -> dict[str, Any]:
+    from pytest_flashinfer_perf.extensions.tuner import found
+    from pytest_flashinfer_perf.extensions.tuner.found import Report
+
     return {"$schema": DIALECT, "title": found.FORMAT, **of_dataclass(Report)}
 
 
 def line_of_recording() -> dict[str, Any]:
+    from pytest_flashinfer_perf.extensions.traffic import recording
+
     kinds = (recording.Head, recording.RecordedCall, recording.KernelTotal)
     title = f"a line of a recording of flashinfer-perf record, version {recording.VERSION}"
     return {"$schema": DIALECT, "title": title, "anyOf": [of_dataclass(kind) for kind in kinds]}

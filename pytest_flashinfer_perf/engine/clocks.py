@@ -78,10 +78,10 @@ def joined(passes: Sequence[Clocks]) -> Clocks:
     return Clocks(tuple(cycles), tuple(ghz), queued, passes[-1].telemetry)
 
 
-def clock_pass(work: Work, each: float) -> Clocks:
+def clock_pass(work: Work, seconds_per_call: float) -> Clocks:
     """Stamp calls of this many seconds each; NVML is read while the device is busy with them."""
     kernels, device = _kernels(work.device), work.device
-    calls = max(stopping.fitting(CALLS, each), stopping.fitting(MOST_CALLS, each, SHORT_S))
+    calls = max(stopping.fitting(CALLS, seconds_per_call), stopping.fitting(MOST_CALLS, seconds_per_call, SHORT_S))
     stamps = torch.zeros(2, calls, device.processors, 2, dtype=torch.int64, device=device.torch)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -48,9 +48,9 @@ def makes_trial(how: Measuring) -> bool:
     return how.warmup != 0
 
 
-def fitting(most: int, each: float, seconds: float = 1.0) -> int:
+def fitting(most: int, seconds_per_call: float, seconds: float = 1.0) -> int:
     """The number of calls of this length that fit into the time, at least one; a coarse clock may show no length."""
-    return max(1, min(most, math.floor(seconds / each))) if each > 0 else most
+    return max(1, min(most, math.floor(seconds / seconds_per_call))) if seconds_per_call > 0 else most
 
 
 def error(medians: Sequence[float]) -> float:

@@ -6,23 +6,17 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import pytest
 
 PACKAGE = Path(__file__).parents[1]
 OF_AUTHORS = ("routines", "apis", "vllm_decode.py", "items.py")  # backends, and tests made of files, are shown
 INSTRUMENT = ("flashinfer", "testing")
 
 
-def hide_ours(failure: pytest.ExceptionInfo[BaseException]) -> None:
-    """Remove this package's lines from the error's traceback and from those of its causes."""
-    kept = _without_ours(failure.tb)
-    if kept is not None:
-        failure.traceback = type(failure.traceback)(kept)
-    for cause in _causes(failure.value):
-        cause.__traceback__ = _without_ours(cause.__traceback__)
+def without_ours(error: BaseException, lines: TracebackType | None) -> TracebackType | None:
+    """These lines of an error without this package's own, which its causes lose as well."""
+    for cause in _causes(error):
+        cause.__traceback__ = _kept(cause.__traceback__)
+    return _kept(lines)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -34,7 +28,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def _without_ours(lines: TracebackType | None) -> TracebackType | None:
+def _kept(lines: TracebackType | None) -> TracebackType | None:
     kept: TracebackType | None = None
     for line in reversed(list(_each(lines))):
         if not is_between(line.tb_frame.f_code.co_filename):

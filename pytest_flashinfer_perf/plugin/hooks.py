@@ -219,7 +219,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
 def _device(settings: Settings) -> Device:
     with errors_of_use(), importing():  # an instrument imports FlashInfer
         from pytest_flashinfer_perf.engine import instruments
-        from pytest_flashinfer_perf.engine import timing as run
+        from pytest_flashinfer_perf.engine.timing import uses_graph
         from pytest_flashinfer_perf.machine import devices
 
         try:
@@ -227,7 +227,7 @@ def _device(settings: Settings) -> Device:
         except devices.DeviceError as error:
             raise pytest.UsageError(f"--perf-device: {error}") from error
         instruments.choose(settings.measuring.instrument, device)
-        run.uses_graph(settings.measuring, device, by_default=False)
+        uses_graph(settings.measuring, device, by_default=False)
     return device
 
 
@@ -284,7 +284,9 @@ def pytest_runtest_makereport(
     if measured and call.excinfo is not None and not item.config.getoption("fulltrace"):
         from pytest_flashinfer_perf.engine import tracebacks
 
-        tracebacks.hide_ours(call.excinfo)
+        kept = tracebacks.without_ours(call.excinfo.value, call.excinfo.tb)
+        if kept is not None:
+            call.excinfo.traceback = type(call.excinfo.traceback)(kept)
     report = yield
     if measured and report.when == "call":
         results.add(item, report)

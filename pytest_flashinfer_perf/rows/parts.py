@@ -38,10 +38,6 @@ class Parts(dict[str, Any]):
         """Those of a row whose fields are all in one object."""
         return cls.from_json({name: values[name] for name in DECLARED if name in values}, where)
 
-    def written(self) -> dict[str, Any]:
-        """The parts as JSON has them, null for one that this row has not."""
-        return {**dict.fromkeys(DECLARED), **fields.written(self)}
-
 
 def _value(name: str, value: Any, where: str) -> Any:
     return fields.value(DECLARED[name], value, f"{where}: {name}") if name in DECLARED else value

@@ -333,8 +333,9 @@ class Row:
 
     def extra_info(self) -> dict[str, Any]:
         """The fields of all parts by their names, as they stand in the file."""
-        parts = (*(fields.written(getattr(self, name)) for name in PARTS), self.parts.written())
-        return {**self.facts, **{name: value for part in parts for name, value in part.items()}}
+        parts = (fields.written(part) for part in (*(getattr(self, name) for name in PARTS), self.parts))
+        own = {name: value for part in parts for name, value in part.items()}
+        return {**dict.fromkeys(DECLARED), **self.facts, **own}
 
 
 TYPES = fields.types_of(Row)

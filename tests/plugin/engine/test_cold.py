@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 from said_to_be import SaidToBeAGpu
 
 from pytest_flashinfer_perf import Measuring
-from pytest_flashinfer_perf.engine import clocks, cold, copies, instruments
-from pytest_flashinfer_perf.engine import timing as run
+from pytest_flashinfer_perf.engine import clocks, cold, copies, instruments, timing
 from pytest_flashinfer_perf.engine.instruments import CallTime, Wall
 from pytest_flashinfer_perf.engine.target import Target
 from pytest_flashinfer_perf.machine import nvrtc
@@ -60,13 +59,13 @@ def test_a_gpu_gets_no_more_copies_than_a_placement_makes_calls(hopper, monkeypa
     def stamped(work, _each):
         return [work() for _ in range(clocks.ALL_CALLS)] and None
 
-    monkeypatch.setattr(run, "_clocks", stamped)
+    monkeypatch.setattr(timing, "_clocks", stamped)
     monkeypatch.setattr(nvrtc, "missing", lambda _device: "there is no GPU")
-    bench = run.Bench(
+    bench = timing.Bench(
         Instrument("cupti"), Measuring(), SaidToBeAGpu(**{**vars(hopper), "cache_bytes": MIB}), cuda_graph=False
     )
     placed = bench.timed(Target(lambda a: used.append(a.data_ptr()), (torch.empty(elements),)), 10, 2)
-    for _ in range(run.TRACED_CALLS):
+    for _ in range(timing.TRACED_CALLS):
         placed.work()
     assert placed.sets.mode == mode
     assert placed.sets.used_once == sets

@@ -7,7 +7,7 @@ import torch
 from said_to_be import SaidToBeAGpu
 
 from pytest_flashinfer_perf import Measuring
-from pytest_flashinfer_perf.engine import timing as run
+from pytest_flashinfer_perf.engine import timing
 from pytest_flashinfer_perf.machine import nvrtc
 
 
@@ -30,17 +30,17 @@ def ranges(monkeypatch):
 
 
 def timed(ranges, device, monkeypatch):
-    monkeypatch.setattr(run, "_observed", lambda *_: ranges.call() or run.Observations())
+    monkeypatch.setattr(timing, "_observed", lambda *_: ranges.call() or timing.Observations())
     monkeypatch.setattr(nvrtc, "missing", lambda _device: "there is no GPU")
-    target = run.Target(ranges.call, (torch.ones(4),), name="b1-{s16}-fa3")
+    target = timing.Target(ranges.call, (torch.ones(4),), name="b1-{s16}-fa3")
     measuring = Measuring(instrument="wall", cold_l2="none", iters=3, warmup=4)
-    run.run(target, measuring, device, cuda_graph=False, verify=ranges.call)
+    timing.run(target, measuring, device, cuda_graph=False, verify=ranges.call)
 
 
 def test_a_profiler_finds_warm_ups_and_timed_calls_under_the_cases_id_and_nothing_else(ranges, hopper, monkeypatch):
     timed(ranges, SaidToBeAGpu(**vars(hopper)), monkeypatch)
-    tried, warmed_up, timed_call, looked_at, observed = (), ("b1-{s16}-fa3",), ("b1-{s16}-fa3",), (), ()
-    assert ranges.seen == [tried, *[warmed_up, timed_call, looked_at] * 3, observed]
+    pilot, warmed_up, timed_call, looked_at, observed = (), ("b1-{s16}-fa3",), ("b1-{s16}-fa3",), (), ()
+    assert ranges.seen == [pilot, *[warmed_up, timed_call, looked_at] * 3, observed]
     assert not ranges.open
 
 
@@ -51,7 +51,7 @@ def test_on_a_cpu_there_is_no_range(ranges, cpu, monkeypatch):
 
 def test_a_case_is_shown_by_its_id_and_a_kernel_of_ones_own_by_its_test(session, monkeypatch):
     shown = []
-    monkeypatch.setattr(run, "_range", lambda name, _device: contextlib.nullcontext(shown.append(name)))
+    monkeypatch.setattr(timing, "_range", lambda name, _device: contextlib.nullcontext(shown.append(name)))
     own = """
         import pytest
         import torch

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from scripted import Scripted
 
 from pytest_flashinfer_perf import Measuring, measure
-from pytest_flashinfer_perf.engine import stopping
-from pytest_flashinfer_perf.engine import timing as run
+from pytest_flashinfer_perf.engine import stopping, timing
 from pytest_flashinfer_perf.engine.instruments import INSTRUMENTS, CallTime, ChosenInstrument
 from pytest_flashinfer_perf.engine.one_case import run_case
 from pytest_flashinfer_perf.engine.target import Target
@@ -43,10 +42,10 @@ class Simulated(Scripted):
         return list(map(CallTime, self.placed[-1]))
 
     def run(self, **how):
-        conditions = run.Conditions(lambda *_: ChosenInstrument(self))
+        conditions = timing.Conditions(lambda *_: ChosenInstrument(self))
         asked = Measuring(cold_l2="none", **how)
         on = {"cuda_graph": False, "verify": lambda *_: None, "conditions": conditions}
-        return run.run(Target(self.call), asked, devices.find("cpu"), **on)
+        return timing.run(Target(self.call), asked, devices.find("cpu"), **on)
 
 
 @given(st.integers(1, 40), st.integers(0, 60))

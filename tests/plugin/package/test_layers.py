@@ -140,6 +140,11 @@ def test_the_core_knows_no_extension():
     assert set(known_extensions(SOURCES)) == still
 
 
+def test_what_times_a_call_and_what_reads_a_row_need_no_pytest():
+    roots = {name: {one.partition(".")[0] for one in imported(text)} for name, text in SOURCES.items()}
+    assert [file(name) for name in roots if room(name) in ("engine", "rows") and "pytest" in roots[name]] == []
+
+
 def test_no_modules_import_each_other_in_a_circle():
     assert circle(SOURCES) is None
 
