@@ -4,12 +4,13 @@
 # make test-more: what is about clocks, load, limits, races, browsers, pip or a network, and properties by new examples.
 # make consumers: the programs that read what is written here, from the package index, on real files.
 # make docs: the documents as a site with search, in $(RESULTS)/site; a link to nothing and a page outside its navigation fail.
+# make test-core: a copy without the extensions, whose tests pass, and which measures attention, GEMM and MoE.
 # make test-avx2, make test-lowest: some of these tests again, as on a CPU without AVX-512 and with the lowest declared versions.
 # Each sets up .venv by itself: with the gpu extra where there is an NVIDIA driver. Where there is none, torch's CPU build
 # does, if pip knows where that is: docs/start.md.
 
 # Threads that wait for each other at every small kernel cost minutes where others use the cores.
-test test-more lint test-gate test-plugin test-avx2 test-lowest: export OMP_NUM_THREADS ?= 1
+test test-more lint test-gate test-plugin test-core test-avx2 test-lowest: export OMP_NUM_THREADS ?= 1
 
 # Python compiles a module when it is first imported, and keeps that: most of what is installed never is.
 unexport PYTHONDONTWRITEBYTECODE
@@ -52,10 +53,15 @@ files = $(1:%=tests/plugin/%.py)
 LOWEST := $(VENV)/lowest
 FLOORS := sed -n 's/^  "\(pytest[a-z-]*\|hypothesis\)>=\([0-9.]*\)",$$/\1==\2/p' pyproject.toml
 
+# The core is all but these.
+BEYOND_CORE := pytest_flashinfer_perf/extensions tests/plugin/extensions tests/comm tests/api
+CORE := $(RESULTS)/core
+ON_CORE := $(LIMITED) $(abspath $(BIN))/python -m pytest
+
 # The extra `docs` alone, without the project, which would want torch.
 DOCS := sed -n '/^docs = \[/,/^]/s/^  "\(.*\)",$$/\1/p' pyproject.toml
 
-.PHONY: ready bench consumers docs test test-more lint test-gate test-plugin test-avx2 test-lowest clean
+.PHONY: ready bench consumers docs test test-more lint test-gate test-plugin test-core test-avx2 test-lowest clean
 
 ready: $(VENV)/test-is-ready $(VENV)/bench-is-ready $(VENV)/docs-is-ready
 
@@ -92,6 +98,16 @@ test-gate: $(VENV)/test-is-ready
 # Three for two cores: a third of their time these tests wait for a process or a clock.
 test-plugin: $(VENV)/test-is-ready
 	$(PYTEST) -n 3 --dist=load --max-worker-restart=0 $(SAME) $(TESTS) --ignore=tests/plugin/gate
+
+# What is installed is named by a path behind the copy's. The gate imports no extension: test-gate has tried it.
+test-core: $(VENV)/test-is-ready
+	rm -rf $(CORE)
+	mkdir -p $(CORE)
+	tar --create $(addprefix --exclude=./,.git $(VENV) $(RESULTS) $(BEYOND_CORE)) . | tar --extract --directory=$(CORE)
+	cd $(CORE) && PYTHONPATH=$(abspath $(CORE)) $(ON_CORE) $(OPTIONS) $(SAME) -n 2 --max-worker-restart=0 tests/plugin \
+	  --ignore=tests/plugin/gate
+	cd $(CORE) && PYTHONPATH=$(abspath $(CORE)) $(ON_CORE) tests/attention tests/gemm tests/moe -k torch \
+	  --perf-suite=smoke --perf-device=cpu --perf-iters=3
 
 test-avx2: $(VENV)/test-is-ready
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(SAME) $(call files,$(OF_THE_CPU))

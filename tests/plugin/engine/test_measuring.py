@@ -263,9 +263,9 @@ def loaded(*names):
 x = torch.ones(8)
 seen = measure(torch.neg, (x,), reference=-x, bytes=2 * x.nbytes, measuring={"iters": 2})
 assert (len(seen.samples), seen.checks[0].rule) == (2, "")
-loaded("pytest_flashinfer_perf.routines", "pytest_flashinfer_perf.extensions.models", "pytest_benchmark")
+loaded("pytest_flashinfer_perf.routines", "pytest_flashinfer_perf.extensions", "pytest_benchmark")
 from pytest_flashinfer_perf.engine import describe, one_case
-loaded("pytest", "_pytest", *(f"pytest_flashinfer_perf.{room}" for room in ("ranks", "session", "plugin")))
+loaded("pytest", "_pytest", *(f"pytest_flashinfer_perf.{room}" for room in ("session", "plugin")))
 """
 
 

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from declared import here
 from decode_cases import QUICK, TEST
 
 from pytest_flashinfer_perf.session import progress
@@ -106,7 +107,7 @@ def test_a_test_asks_for_perf_as_an_argument_and_measures_once_with_it_alone(ses
     assert alone.outcomes == {"failed": 1, "deselected": 3}
 
 
-@pytest.mark.parametrize("option", ["-v", "--benchmark-disable", "--perf-refcheck=only", "--perf-fuzz"])
+@pytest.mark.parametrize("option", here(["-v", "--benchmark-disable", "--perf-refcheck=only", "--perf-fuzz"]))
 def test_a_test_that_measures_nothing_is_no_test_that_has_passed(session, option):
     """Where it says why not, that counts."""
     done = session(

@@ -1,7 +1,5 @@
 """What a run does with answers: compares them or not, keeps a wrong one's row or not, by whose bounds."""
 
-import csv
-
 import pytest
 
 from pytest_flashinfer_perf.checking.check import Tolerance
@@ -59,22 +57,18 @@ def test_a_wrong_answer_fails_its_case_and_leaves_no_row(run):
 
 
 def test_a_wrong_answer_may_stay_and_is_shown_as_such(run):
-    done, (honest, wrong) = run("--perf-allow-output-mismatch", "--perf-csv=run.csv")
+    done, (honest, wrong) = run("--perf-allow-output-mismatch")
     assert done.outcomes == {"passed": 2}
     assert (honest["status"] in ("ok", "noisy"), honest["refcheck"]) == (True, "passed")
     assert (wrong["status"], wrong["refcheck"]) == ("wrong", "wrong")
     assert wrong["refcheck_worst_rel"] > 0.5
     done.result.stdout.fnmatch_lines_random(["[*] torch *", "  planted *WRONG", "1 WRONG: the answer is not the ref*"])
-    written = list(csv.DictReader((done.folder / "run.csv").read_text().splitlines()))
-    assert [(row["status"], row["allow_output_mismatch"]) for row in written[1:]] == [("wrong", "True")]
 
 
-def test_a_lines_own_flag_means_the_same(run, pytester):
-    (pytester.path / "my.list").write_text(
-        f"{GEMM} --backends planted --allow_output_mismatch\n{GEMM} --m 8 --backends planted\n"
-    )
-    done, [row] = run("--perf-testlist=my.list", backends=False)
-    assert done.outcomes == {"passed": 1, "failed": 1}
+def test_a_cases_own_flag_means_the_same(run):
+    lines = (f"{GEMM} --backends planted --allow_output_mismatch", f"{GEMM} --m 8 --backends planted")
+    done, [row] = run(*(f"--perf-case={line}" for line in lines), "--import-mode=importlib", backends=False)
+    assert (done.outcomes["passed"], done.outcomes["failed"]) == (1, 1)
     assert row["status"] == "wrong"
     assert "--allow_output_mismatch" in row["repro"]
 
@@ -87,9 +81,8 @@ def test_answers_are_not_looked_at_where_that_is_asked_for(run):
 
 
 def test_answers_alone_are_looked_at_where_that_is_asked_for(run):
-    done, rows = run("--perf-refcheck=only", "--perf-csv=run.csv")
+    done, rows = run("--perf-refcheck=only")
     assert (done.outcomes, rows) == ({"passed": 1, "failed": 1}, [])
-    assert len((done.folder / "run.csv").read_text().splitlines()) == 1
     done.says("1 answer checked, none timed (--perf-refcheck=only): 1 passed")
     assert "OPS (" not in done.out
 

@@ -6,12 +6,14 @@ import shlex
 import pytest
 from decode_cases import DECODE, TEST, TINY
 
+from pytest_flashinfer_perf import routines
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.plugin import cases as suite_of_tests
 from pytest_flashinfer_perf.plugin import collection
 from pytest_flashinfer_perf.routines.attention.decode import decode
 
+OF_THE_CORE = {routine.name for routine in routines.in_package(routines)}
 SMOKE_SHAPES = len(list(decode.tiers["smoke"]()))
 BACKENDS = len(decode.backends)
 OF_A_TIER = f"import pytest\n@pytest.mark.perf_cases({DECODE!r})\ndef test_it(perf, case): perf(case)\n"
@@ -72,7 +74,6 @@ def test_repro_reruns_exactly_this_case(session):
     [
         (["-k", "decode and fa3 and llama"], 1),
         (["-k", f"{DECODE} and fa3 and attention"], SMOKE_SHAPES),
-        (["-k", f"{DECODE} and fa3 and attention", "--perf-fuzz"], 1),
         (["-k", "fa2"], 2 * SMOKE_SHAPES),
         (["-m", "attention"], BACKENDS * SMOKE_SHAPES),
         (["-m", 'perf(backend="fa3", batch_size=4, s_kv=256, s_qo=1)'], 8),
@@ -85,14 +86,14 @@ def test_cases_are_selected_by_id_and_by_marker_whatever_the_test_is_called(sess
     collected = session("--perf-suite=smoke", "--collect-only", "-q", *selection, test_tier=OF_A_TIER).out.splitlines()
     ids = [line.partition("[")[2].rstrip("]") for line in collected if "::" in line]
     assert len(ids) == len(set(ids)) == count
-    assert all(re.fullmatch(r"[a-z0-9._-]+", name) for name in ids if "--perf-fuzz" not in selection)
+    assert all(re.fullmatch(r"[a-z0-9._-]+", name) for name in ids)
 
 
 # Every function that the READMEs of FlashInfer's and vLLM's benchmarks name, and the routines whose cases call it.
 SELECTED = {
     DECODE: {DECODE},
     "cudnn_batch_decode_with_kv_cache": {DECODE},
-    "trtllm_batch_decode_with_kv_cache": {DECODE, "vllm_decode", "BatchMLAPagedAttentionWrapper"},
+    "trtllm_batch_decode_with_kv_cache": {DECODE, "BatchMLAPagedAttentionWrapper"},
     "BatchPrefillWithPagedKVCacheWrapper": {"BatchPrefillWithPagedKVCacheWrapper"},
     "cudnn_batch_prefill_with_kv_cache": {
         "BatchPrefillWithPagedKVCacheWrapper",
@@ -110,7 +111,6 @@ SELECTED = {
     "trtllm_fp8_block_scale_moe": {"trtllm_fp8_block_scale_moe"},
     "trtllm_fp8_per_tensor_scale_moe": {"trtllm_fp8_per_tensor_scale_moe"},
     "cutlass_fused_moe": {"cutlass_fused_moe"},
-    "vllm_decode": {"vllm_decode"},
 }
 
 
@@ -120,7 +120,7 @@ def of_the_suite():
 
     class Kept:
         def pytest_collection_finish(self, session):
-            self.items = session.items
+            self.items = [item for item in session.items if item.callspec.params["case"].routine.name in OF_THE_CORE]
 
     kept = Kept()
     arguments = [
@@ -143,10 +143,10 @@ def words(item):
     return {name.lower() for name in names | {mark.name for mark in item.iter_markers()}}
 
 
-@pytest.mark.parametrize(("name", "routines"), SELECTED.items())
-def test_every_function_that_upstream_names_selects_its_cases(of_the_suite, name, routines):
+@pytest.mark.parametrize(("name", "selected"), SELECTED.items())
+def test_every_function_that_upstream_names_selects_its_cases(of_the_suite, name, selected):
     cases = [item.callspec.params["case"] for item in of_the_suite if any(name.lower() in w for w in words(item))]
-    assert {case.routine.name for case in cases} == routines
+    assert {case.routine.name for case in cases} == selected
     assert all(name in f"{case.routine.name} {case.backend.api}" for case in cases)
     of_the_routine = [item for item in of_the_suite if item.callspec.params["case"].routine.name == name]
     assert len(of_the_routine) == sum(case.routine.name == name for case in cases)
@@ -155,7 +155,6 @@ def test_every_function_that_upstream_names_selects_its_cases(of_the_suite, name
 TOGETHER = [
     (["BatchMLAPagedAttentionWrapper", "fa3"], {"fa3"}),
     ([DECODE, "trtllm-gen-native"], {"trtllm-native"}),
-    (["vllm_decode", "fa2_tc"], {"baseline"}),
     (["gemm", "bf16", "bfloat16", "tinygemm"], {"tinygemm"}),
     (["moe", "mono_moe"], {"mono_moe"}),
 ]

@@ -1,4 +1,4 @@
-"""Dataclasses from JSON by their types; what rows and tables say; files of runs and of their shards."""
+"""Dataclasses from JSON by their types; what rows and tables say; files of runs."""
 
 import math
 import statistics
@@ -12,11 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import row, run, typed
 
-from pytest_flashinfer_perf.extensions.host import host_time
-from pytest_flashinfer_perf.extensions.host.host_time import HostLine, HostTime
-from pytest_flashinfer_perf.extensions.models.step import StepKernel
-from pytest_flashinfer_perf.extensions.ranks.rank_times import BUS_FACTORS, RankTimes
-from pytest_flashinfer_perf.extensions.shards import merging
 from pytest_flashinfer_perf.machine.load import Contention
 from pytest_flashinfer_perf.rows import fields, formatting, run_file, scatter
 from pytest_flashinfer_perf.rows.fields import FieldError
@@ -185,45 +180,6 @@ def test_a_single_late_call_is_noise_to_a_gpu_and_not_to_the_hosts_clock():
     assert scatter.noise("cupti") == "the spread stayed above 5 %"
 
 
-# Host times, ranks, steps.
-
-
-def test_host_times_are_comparable_by_what_their_core_takes_for_a_reference():
-    seen = HostTime(50.0, (60.0, 50.0), waits=False, plan_us=9.0, plans_us=(10.0, 9.0), references_us=(40.0, 50.0))
-    assert (seen.comparable_us, seen.comparable_plan_us) == (25.0, None)
-    assert HostTime(1.0, (0.0,), waits=False, references_us=(1.0,)).comparable_us is None
-    assert (host_time.outlasts(seen, 49e-6), host_time.outlasts(seen, 50e-6)) == (True, False)
-    lines = (HostLine("allocation", "a.py:3", 2), HostLine("allocation", None, 1), HostLine("copy to host", "b", 1))
-    told = HostTime(1.0, (), waits=False, lines=lines)
-    assert host_time.places(told, "allocation") == ["2 x a.py:3", "1 x a line that could not be seen"]
-
-
-def ranks(**more):
-    known = {"ranks": 4, "collective": "all_reduce", "figure": "last end", "backend": "nccl", "transport": "ring"}
-    counted = dict.fromkeys(("clock_violations", "clock_calls"), 0) | {"clock_bound_ns": 100}
-    times = dict.fromkeys(("max_over_ranks_s", "arrival_skew_s", "end_skew_s", "late_s", "late_figure_s"), 0.0)
-    return RankTimes(**{**known, **counted, **times, "arrivals_s": (), "ends_s": (), **more})
-
-
-def test_bandwidths_of_ranks_are_those_of_their_links():
-    assert {name: factor(4) for name, factor in BUS_FACTORS.items()} == {
-        "all_reduce": 1.5, "all_gather": 0.75, "reduce_scatter": 0.75, "all_to_all": 0.75, "broadcast": 1, "reduce": 1,
-    }  # fmt: skip
-    carried = ranks(links_gb_per_s={"nvlink": 6.0}).carrying(2e9, 1.0)
-    assert (carried.busbw_gb_per_s, carried.shares()) == (3.0, {"nvlink": 50.0})
-    assert ranks().carrying(None, 1.0).shares() == ranks(collective=None).carrying(1e9, 1.0).shares() == {}
-    assert ranks().conditions == "4 ranks over nccl (ring), last end"
-    assert (ranks().is_without_multicast, ranks(transport="multicast allowed").is_without_multicast) == (True, False)
-
-
-def test_kernels_of_a_step_are_summed():
-    kernel = StepKernel(name="gemm", count=2, weight_bytes=8.0, parameters=4, flops=16.0)
-    assert kernel.times(3) == StepKernel(name="gemm", count=6, weight_bytes=24.0, parameters=12, flops=48.0)
-    assert kernel.joined(kernel) == kernel.times(2)
-    with pytest.raises(FieldError, match="gemm: count must be at least 1, got 0"):
-        StepKernel(name="gemm", count=0)
-
-
 # The file of a run.
 
 
@@ -280,28 +236,3 @@ def test_a_rows_numbers_are_properties_of_its_test():
     known = [("perf_median_us", 1.0), ("mine", 2)]
     run_file.put(made, known)
     assert known == [("mine", 2), ("perf_median_us", 123.456789), ("perf_tflops", 5.0), ("perf_status", "ok")]
-
-
-def test_files_of_shards_are_one_run_or_say_why_not():
-    def part(nth, *names, of=2, tests=None, **machine):
-        shard = {"nth": nth, "of": of, "whole": "w", "tests": tests or [[place, f"t::{name}"] for place, name in names]}
-        rows = [{**row(name), "fullname": f"t::{name}"} for _, name in names]
-        said = {"machine_info": {"node": f"n{nth}", **machine}, "flashinfer_perf": {"schema": 2, "shard": shard}}
-        document = {"benchmarks": rows, "datetime": f"2026-11-2{nth}T00:00:00+00:00", **said}
-        return merging.ShardPart(document, run_file.parse(document, f"{nth}.json"))
-
-    one, two = part(1, (0, "a"), (3, "d")), part(2, (1, "b"))
-    whole = merging.merged([two, one])
-    assert [record["fullname"] for record in whole["benchmarks"]] == ["t::a", "t::b", "t::d"]
-    assert (whole["machine_info"]["node"], whole["datetime"][:10]) == ("n2, n1", "2026-11-21")
-    for parts, sentence in (
-        ([one], "shards are missing: 2/2 (--allow gaps)"),
-        ([one, part(2, (0, "a"))], "measured more than once: t::a (--allow duplicates)"),
-        ([one, part(2, (1, "b"), of=3)], "the files are parts of different wholes"),
-        ([one, part(2, (1, "b"), tests=[[1, "t::b"], [2, "t::c"]])], "2.json: no result of t::c: that run was stopped"),
-        ([one, part(2, (1, "b"), driver="9")], "mixed versions: driver 9 in 2.json;  in 1.json (--allow versions)"),
-    ):
-        with pytest.raises(merging.MergeError) as error:
-            merging.merged(parts)
-        assert sentence in str(error.value)
-    assert len(merging.merged([one], ["gaps"])["benchmarks"]) == 2

@@ -1,9 +1,13 @@
 """Programs whose cases and instruments give the times that a test names, for runs with `--perf-gate`."""
 
+import json
+
 from made import row
 
+from pytest_flashinfer_perf.engine import instruments
 from pytest_flashinfer_perf.machine import devices
 
+THRESHOLDS = '[thresholds]\n"*" = { slower = "50%" }\n'
 PROGRAM = """
 import json
 import os
@@ -72,27 +76,25 @@ instruments.INSTRUMENTS["wall"] = Busy()
 """
 
 
-HOSTS = """
-import json
-import os
-import pathlib
-
-from pytest_flashinfer_perf.extensions.host.host_time import HostTime
-from pytest_flashinfer_perf.extensions.host import host
-
-
-def told(_target, _device, _on_device, _calls):
-    us = json.loads(pathlib.Path("hosts.json").read_text())["FLASHINFER_PERF_CONFIRMS" in os.environ]
-    return HostTime(us, (0.99 * us, us, 1.01 * us), False, references_us=(20.0,) * 3), ""
-
-
-host.measured = told
-"""
-
-
 def as_told(name, us):
     """The row of `perf.time` under this instrument."""
     nodeid = f"test_told.py::test_it[{name}]"
     how = {"instrument": "wall", "cold_l2": "rotate", "cuda_graph": False, "seed": None, "bound": None}
     cpu = {"gpu_uuid": None, "device_name": devices.find("cpu").name, "device": "cpu"}
     return {**row(nodeid, us=us, stddev=0.0, **how, **cpu), "fullname": nodeid}
+
+
+def prepared(session, pytester, monkeypatch):
+    """Runs pytest on cases that take what is said, in microseconds; a second number is of processes that confirm."""
+    monkeypatch.setitem(instruments.INSTRUMENTS, "wall", instruments.INSTRUMENTS["wall"])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(pytester.path / "cache"))
+    pytester.makeconftest(TOLD)
+    pytester.makepyfile(test_told=PROGRAM)
+    pytester.makefile(".toml", **{"flashinfer-perf": THRESHOLDS})
+
+    def run(*options, plain=False, **cases):
+        told = {name: us if isinstance(us, list) else [us] * 2 for name, us in cases.items()}
+        (pytester.path / "said.json").write_text(json.dumps({"cases": told, "plain": plain}))
+        return session("--perf-iters=5", *options)
+
+    return run
