@@ -22,14 +22,14 @@ def in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
 
 
-EXTRAS = {"torch": "bench", "hypothesis": "fuzz"}  # comparing and reporting runs needs neither
+EXTRAS = {"torch": "bench"}  # comparing and reporting runs does not need it
 
 
 class NotInstalledError(FlashinferPerfError):
     """A library is not installed that only an extra of this package brings."""
 
-    def __init__(self, library: str) -> None:
-        cure = f"pip install {library}, or this package with its extra {EXTRAS[library]}"
+    def __init__(self, library: str, extra: str) -> None:
+        cure = f"pip install {library}, or this package with its extra {extra}"
         super().__init__(f"this needs {library}, which is not installed: {cure}")
 
 
@@ -38,9 +38,9 @@ def is_installed(library: str) -> bool:
     return find_spec(library) is not None
 
 
-def require(library: str) -> None:
+def require(library: str, *, extra: str = "") -> None:
     if not is_installed(library):
-        raise NotInstalledError(library)
+        raise NotInstalledError(library, extra or EXTRAS[library])
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def missing_libraries_named() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
             raise
-        raise NotInstalledError(error.name) from error
+        raise NotInstalledError(error.name, EXTRAS[error.name]) from error
 
 
 LONGEST = 80  # of what is shown of it

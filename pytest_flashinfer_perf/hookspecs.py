@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.engine.observers import Observer
     from pytest_flashinfer_perf.gate.quantity import Quantity
     from pytest_flashinfer_perf.gate.verdict import Summing
+    from pytest_flashinfer_perf.plugin.fixture import CaseRun, Perf
     from pytest_flashinfer_perf.rows.row import Row
     from pytest_flashinfer_perf.rows.run_file import Run
     from pytest_flashinfer_perf.settings.option import Option
-    from pytest_flashinfer_perf.spec.case import Case, FlagLine
+    from pytest_flashinfer_perf.spec.case import Case, CaseOfTest, FlagLine
+    from pytest_flashinfer_perf.spec.params import Params
     from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
 
@@ -66,8 +68,18 @@ def pytest_perf_routines() -> Iterable[AnyRoutine]:  # type: ignore[empty-body]
 
 
 @pytest.hookspec(firstresult=True)
-def pytest_perf_cases(config: pytest.Config, routine: AnyRoutine) -> Sequence[Case] | None:
-    """The cases of this routine, where options of the extension ask for others than those of its tiers."""
+def pytest_perf_cases(
+    config: pytest.Config, routine: AnyRoutine, shapes: Sequence[Params | str]
+) -> Sequence[CaseOfTest] | None:
+    """The cases of this routine, where options of the extension ask for others than those of its tiers.
+
+    `shapes` are those that the test lists itself. What else than a Case is given is run by `pytest_perf_run_case`.
+    """
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_perf_run_case(item: pytest.Item, perf: Perf, case: CaseOfTest) -> CaseRun | None:
+    """What comes of the case of a test, which by default is checked and timed: a wrapper may add to the row."""
 
 
 @pytest.hookspec(firstresult=True)

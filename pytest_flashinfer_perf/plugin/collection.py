@@ -6,7 +6,6 @@ import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,40 +21,36 @@ from pytest_flashinfer_perf.session.stash import CASE, SETTINGS, case_of, is_ran
 from pytest_flashinfer_perf.settings import project_file
 from pytest_flashinfer_perf.settings.settings import Settings
 from pytest_flashinfer_perf.settings.usage import errors_of_use
-from pytest_flashinfer_perf.spec.case import Case, routine_named, selects_no_routine
+from pytest_flashinfer_perf.spec.case import CaseOfTest, routine_named, selects_no_routine
 from pytest_flashinfer_perf.spec.params import ParamError, Params
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Routine
-
-if TYPE_CHECKING:
-    from pytest_flashinfer_perf.extensions.fuzz.search import Search
 
 NO_CASE = "no-case"
 
 
-def parametrize(metafunc: pytest.Metafunc, marker: pytest.Mark, settings: Settings) -> None:
+def parametrize(metafunc: pytest.Metafunc, marker: pytest.Mark) -> None:
     named, *shapes = marker.args
     routine = named if isinstance(named, Routine) else routine_named(named, all_routines())
-    params = [pytest.param(case, id=case.id, marks=marks(case)) for case in _made(routine, settings, shapes)]
+    params = [pytest.param(case, id=case.id, marks=marks(case)) for case in _made(routine, metafunc.config, shapes)]
     metafunc.parametrize("case", params or [pytest.param(None, id=NO_CASE)])
 
 
-def parametrize_apis(metafunc: pytest.Metafunc, settings: Settings) -> None:
+def parametrize_apis(metafunc: pytest.Metafunc) -> None:
     """Parametrize a test with the cases of each FlashInfer API that has a template, under the API's name."""
-    made = [(case, f"{name}-{case.id}") for name, api in all_apis().items() for case in _made(api, settings)]
+    made = [(case, f"{name}-{case.id}") for name, api in all_apis().items() for case in _made(api, metafunc.config)]
     params = [pytest.param(case, id=id_, marks=marks(case)) for case, id_ in made]
     metafunc.parametrize("case", params or [pytest.param(None, id=NO_CASE)])
 
 
-def _made(routine: AnyRoutine, settings: Settings, shapes: Sequence[Params | str] = ()) -> Sequence[Case | Search]:
-    """The cases of a test; or a search for each backend, which ignores the shapes that the test lists."""
-    if not settings.fuzzing.on or settings.cases:
-        return cases.cases_of(routine, settings, shapes)
-    from pytest_flashinfer_perf.extensions.fuzz.search import Search
+def _made(routine: AnyRoutine, config: pytest.Config, shapes: Sequence[Params | str] = ()) -> Sequence[CaseOfTest]:
+    """The cases of a test: those that are named, or of an extension that is asked for others, or its own."""
+    settings, others = config.stash[SETTINGS], None
+    if not settings.cases:
+        others = config.hook.pytest_perf_cases(config=config, routine=routine, shapes=shapes)
+    return cases.cases_of(routine, settings, shapes) if others is None else others
 
-    return [Search(routine, backend) for backend in cases.backends_of(routine, settings)]
 
-
-def marks(case: Case | Search) -> list[pytest.MarkDecorator]:
+def marks(case: CaseOfTest) -> list[pytest.MarkDecorator]:
     needed = _requires(case.backend.runs_as, case.backend.api)
     return [pytest.mark.perf(**case.marks), getattr(pytest.mark, case.routine.mark), *needed]
 
@@ -84,8 +79,8 @@ def add_keywords(items: list[pytest.Item]) -> None:
             item.extra_keyword_matches.update(case.keywords - others)
 
 
-def _case_of(item: pytest.Item) -> Case | Search | None:
-    case = getattr(getattr(item, "callspec", None), "params", {}).get("case")
+def _case_of(item: pytest.Item) -> CaseOfTest | None:
+    case: CaseOfTest | None = getattr(getattr(item, "callspec", None), "params", {}).get("case")
     return case if isinstance(getattr(case, "routine", None), Routine) else item.stash.get(CASE, None)
 
 

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -38,7 +38,7 @@ from pytest_flashinfer_perf.spec.case import Case, quarantined
 from pytest_flashinfer_perf.spec.routine import CannotRunError, Cost
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.extensions.fuzz.search import Search
+    from pytest_flashinfer_perf.spec.case import CaseOfTest
 
 Evaluate = Callable[[bool, Device], tuple[Measurement, Callable[[Row], Row], Mapping[str, Any]]]
 SWALLOWED = "nothing was measured, and the test went on after the failure of perf, which must end it"
@@ -72,6 +72,14 @@ def given(request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Perf]:
             yield perf
 
 
+@dataclass(frozen=True)
+class CaseRun:
+    """What came of a case: its measurement, and its row, where one is to be recorded."""
+
+    measurement: Measurement | None = None
+    row: Row | None = None
+
+
 class Perf:
     """Call it with a case of the suite, or use `time` for a function of your own; once per test."""
 
@@ -91,34 +99,18 @@ class Perf:
         """The way to measure, with what is asked for this test alone."""
         return self._settings.of_test(self._node.nodeid, measuring, once=self._only_once)
 
-    def __call__(self, case: Case | Search) -> Measurement | None:
-        """Run a case: skip it if it cannot run here, fail it if its answer is wrong, else record its row.
-
-        With --perf-fuzz nothing is timed: the search, or the case, is launched and checked in a child process.
-        """
+    def __call__(self, case: CaseOfTest) -> Measurement | None:
+        """Run a case: skip it if it cannot run here, fail it if its answer is wrong, else record its row."""
         with self._row_or_nothing():
-            if isinstance(case, Case) and not self._settings.fuzzing.on:
-                return self._measured(case)
-            self._launched_and_checked(case)
-            return None
+            run: CaseRun = self._node.ihook.pytest_perf_run_case(item=self._node, perf=self, case=case)
+            if run.measurement is None or run.row is None:
+                benchmark_rows.leave_out(self._benchmark)
+            else:
+                self._record(run.measurement, run.row)
+        return run.measurement
 
-    def attempt(self, case: Case) -> None:
-        """Launch a case in a child process and check it, with or without --perf-fuzz."""
-        with self._row_or_nothing():
-            self._launched_and_checked(case)
-
-    def _launched_and_checked(self, case: Case | Search) -> None:
-        if case.routine.ranks is not None:
-            pytest.skip(f"{case.routine.name} is a call of several processes, which a search does not start")
-        from pytest_flashinfer_perf.extensions.fuzz import as_test
-
-        if isinstance(case, Case):
-            as_test.attempt(case, self._node, self._settings, self._device)
-        else:
-            as_test.search(case, self._node, self._settings, self._device)
-        benchmark_rows.leave_out(self._benchmark)
-
-    def _measured(self, case: Case) -> Measurement:
+    def measured(self, case: Case) -> CaseRun:
+        """Check a case and time it, unless its answer alone is asked for."""
         self._node.stash[IDENTITY] = case.identity.on(self._device)
         self._node.stash[stash.REPEAT] = case.repro
         known = quarantined(case, self._settings.quarantine, all_routines())
@@ -130,26 +122,12 @@ class Perf:
         result = run_case(case, measuring, checking, self._device, limit, time_calls=time_calls)
         if self._settings.checking.only:
             self._checked(result.measurement)
-        else:
-            self._benchmark.params = case.json_params
-            self._benchmark.group = self._benchmark.group or f"{case.identity.routine}/{case.identity.shape}"
-            made = row.of_case(case, result, self._measuring.peaks)
-            upstream = self._node.ihook.pytest_perf_repeat(case=case)
-            made = replace(made, setup=replace(made.setup, repro_upstream=upstream))
-            self._record(result.measurement, self._with_tactics(case, made))
-        return result.measurement
-
-    def _with_tactics(self, case: Case, made: Row) -> Row:
-        """The row with everything that could have been chosen, if --perf-tactics asks for it."""
-        if self._settings.tactics is None:
-            return made
-        from pytest_flashinfer_perf.extensions.tuner import report, search
-
-        found = search.look_at(case, self._settings, self._device, search.TuneJob(budget=self._settings.tactics))
-        if found is None:
-            return made
-        execution = replace(made.execution, notes=(*made.execution.notes, report.summary(found)))
-        return replace(made, execution=execution, facts={**made.facts, "tactics": list(map(asdict, found.tactics))})
+            return CaseRun(result.measurement)
+        self._benchmark.params = case.json_params
+        self._benchmark.group = self._benchmark.group or f"{case.identity.routine}/{case.identity.shape}"
+        made = row.of_case(case, result, self._measuring.peaks)
+        upstream = self._node.ihook.pytest_perf_repeat(case=case)
+        return CaseRun(result.measurement, replace(made, setup=replace(made.setup, repro_upstream=upstream)))
 
     def _checked(self, seen: Measurement) -> None:
         """Record the result of the check; without a time there is no row."""
@@ -184,8 +162,8 @@ class Perf:
     def _timed(self, call: CallSpec, measuring: Asked, checking: Checking) -> Measurement:
         with self._row_or_nothing():
             self._node.stash[IDENTITY] = self._identity
-            if self._settings.fuzzing.on:
-                pytest.skip("perf.time has no shapes to search: give it a strategy of your own with @given")
+            if stash.INSTEAD in self._node.config.stash:
+                pytest.skip(self._node.config.stash[stash.INSTEAD])
             self._measuring = self._asked(self._measuring.changed_by(measuring))
             builds.watch()
             device, name, time_calls = str(self._device.torch), self._node.name, self._time_calls

@@ -28,6 +28,8 @@ from pytest_flashinfer_perf.settings.usage import errors_of_use
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
+    from pytest_flashinfer_perf.plugin.fixture import CaseRun, Perf
+    from pytest_flashinfer_perf.spec.case import Case
 
 CODSPEED = (
     "pytest-codspeed is active (--codspeed or CODSPEED_ENV) and has switched off pytest-benchmark, which writes the"
@@ -133,7 +135,7 @@ def pytest_collection_imports() -> Generator[None, object, object]:
 def pytest_collect_file(
     file_path: Path, parent: pytest.Collector
 ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """Collect a program, a finding, a recording or a testlist that is named; doctest would take any .txt file."""
+    """Collect a program, a recording or a testlist that is named; doctest would take any .txt file."""
     others = yield
     if not parent.session.isinitpath(file_path):
         return others
@@ -141,8 +143,6 @@ def pytest_collect_file(
         from pytest_flashinfer_perf.extensions.compat.programs import ProgramFile
 
         return [ProgramFile.from_parent(parent, path=file_path, device=_device)]
-    if file_path.suffix == ".json":
-        return others or named_files.findings_in(file_path, parent)
     if named_files.is_recording(file_path):
         from pytest_flashinfer_perf.plugin.items import TrafficFile
 
@@ -161,12 +161,12 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
         return
     from pytest_flashinfer_perf.plugin import collection
 
-    marker, settings = metafunc.definition.get_closest_marker("perf_cases"), metafunc.config.stash[SETTINGS]
+    marker = metafunc.definition.get_closest_marker("perf_cases")
     if marker is not None:
-        collection.parametrize(metafunc, marker, settings)
+        collection.parametrize(metafunc, marker)
     if metafunc.definition.get_closest_marker("perf_apis") is not None:
         with errors_of_use():
-            collection.parametrize_apis(metafunc, settings)
+            collection.parametrize_apis(metafunc)
 
 
 def complete(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -262,6 +262,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     ranked.run(pyfuncitem)
     return True
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_perf_run_case(perf: Perf, case: Case) -> CaseRun:
+    return perf.measured(case)
 
 
 @pytest.hookimpl(wrapper=True)

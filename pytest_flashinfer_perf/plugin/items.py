@@ -1,4 +1,4 @@
-"""pytest items made from files: one for each line of a testlist, for each case of a recording, and for a finding."""
+"""pytest items made from files: one for each line of a testlist, and for each case of a recording."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.extensions.fuzz import findings
 from pytest_flashinfer_perf.extensions.testlists import testlist
 from pytest_flashinfer_perf.extensions.traffic import replay
-from pytest_flashinfer_perf.plugin import cases, collection, lines
-from pytest_flashinfer_perf.printing import safe_lines
-from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.plugin import cases, collection
 from pytest_flashinfer_perf.session.stash import CASE, IDENTITY, LINE, SETTINGS
 
 if TYPE_CHECKING:
@@ -73,19 +69,3 @@ def _call(entry: Entry) -> Callable[..., None]:
         perf(case)
 
     return measured
-
-
-class FindingFile(pytest.File):
-    def collect(self) -> list[pytest.Function]:
-        try:
-            [case] = lines.cases_of(findings.line_of(self.path), all_routines())
-        except (ValueError, FlashinferPerfError) as error:
-            raise self.CollectError(safe_lines(f"{self.path}: {error}")) from error
-
-        def attempted(perf: Perf) -> None:
-            perf.attempt(case)
-
-        item = pytest.Function.from_parent(self, name=f"{case.routine.name}[{case.id}]", callobj=attempted)
-        for mark in collection.marks(case):
-            item.add_marker(mark)
-        return [item]

@@ -1,4 +1,4 @@
-"""The files among pytest's arguments: findings, testlists, recordings, those of options, the list of `--perf-only`."""
+"""The files among pytest's arguments: testlists, recordings, those of options, the list of `--perf-only`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,6 @@ from pytest_flashinfer_perf.session.stash import SETTINGS
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.settings.settings import Settings
-
-
-def findings_in(path: Path, parent: pytest.Collector) -> list[pytest.Collector]:
-    from pytest_flashinfer_perf.extensions.fuzz import findings
-
-    if not findings.is_finding(path):
-        return []
-    from pytest_flashinfer_perf.plugin.items import FindingFile
-
-    return [FindingFile.from_parent(parent, path=path)]
 
 
 def is_testlist(path: Path, config: pytest.Config) -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.settings import option as opt
-from pytest_flashinfer_perf.settings.option import DEFAULT_SEED, FINDINGS, Child, Option, option, whole
+from pytest_flashinfer_perf.settings.option import DEFAULT_SEED, Child, Option, option, whole
 from pytest_flashinfer_perf.settings.settings import BOUNDS, CHOICES, Measuring
 
 REPEATABLE: dict[str, Any] = {"action": "append", "default": []}
@@ -150,13 +150,6 @@ TIMING = (
         help="Cache file of FlashInfer's autotuner. Cases with --autotune write it, other cases read it. "
         "Default: no file.",
     ),
-    option(
-        "--perf-tactics",
-        metavar="SECONDS",
-        type=BOUNDS["max_time"],
-        help="Race all that FlashInfer's tuner, or the heuristic behind auto, could choose for a case, for so long, "
-        "after it was timed. Its row gets `tactics`. Default: do not.",
-    ),
     option("--perf-case-tag", may_be_empty=True, metavar="TAG", help="Text to record in every row, such as nightly."),
 )
 CHECKING = (
@@ -178,29 +171,6 @@ CHECKING = (
         metavar="GLOB",
         **REPEATABLE,
         help="Fail tests whose id matches this pattern if they are skipped (repeatable).",
-    ),
-    option(
-        "--perf-fuzz",
-        action="store_true",
-        help="Search for shapes with a wrong answer or a crash, instead of timing. One search for each backend.",
-    ),
-    option(
-        "--perf-fuzz-flags",
-        metavar="FLAGS",
-        **REPEATABLE,
-        help="Restrict the shapes that are searched to those with these flags. Repeat it for alternatives.",
-    ),
-    option(
-        "--perf-fuzz-seconds",
-        metavar="N",
-        type=whole(1),
-        help="Stop each search after N seconds. Default: after the examples of the hypothesis profile.",
-    ),
-    option(
-        "--perf-findings",
-        writes="any.json",
-        metavar="DIR",
-        help=f"Folder to write findings of searches to. Default: {FINDINGS}.",
     ),
 )
 GATE = (

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf.errors import require
 from pytest_flashinfer_perf.gate import match
 from pytest_flashinfer_perf.plugin import named_files, options
 from pytest_flashinfer_perf.settings import planting, project_file
 from pytest_flashinfer_perf.settings.option import SECONDS
 from pytest_flashinfer_perf.settings.project_file import ProjectFile
-from pytest_flashinfer_perf.settings.settings import Checking, Fuzzing, Measuring, Settings
+from pytest_flashinfer_perf.settings.settings import Checking, Measuring, Settings
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.gate.verdict import Rules
@@ -36,8 +35,6 @@ def _is_empty(value: object) -> bool:
 
 def read(config: pytest.Config) -> Settings:
     _refuse_empty(config)
-    if config.getoption("perf_tactics") is not None and config.getoption("perf_refcheck") != "on":
-        raise pytest.UsageError("--perf-tactics checks every tactic and times it: leave out --perf-refcheck")
     measuring = ("instrument", "cuda_graph", "cold_l2", "iters", "warmup", "peaks")
     checking = ("refcheck", "allow_output_mismatch")
     project = _project(config)
@@ -58,7 +55,6 @@ def read(config: pytest.Config) -> Settings:
         seed=config.getoption("perf_seed"),
         case_tag=config.getoption("perf_case_tag"),
         autotune_cache=config.getoption("perf_autotune_cache"),
-        tactics=config.getoption("perf_tactics"),
         strict_skips=tuple(config.getoption("perf_strict_skips")),
         project=project,
         measuring=Measuring(
@@ -66,7 +62,6 @@ def read(config: pytest.Config) -> Settings:
             max_time=_max_time(config),
         ),
         checking=Checking(**{name: config.getoption(f"perf_{name}") for name in checking}, tolerances=bounds),
-        fuzzing=_fuzzing(config),
         quarantine=quarantined,
         plants=_plants(config),
     )
@@ -126,15 +121,3 @@ def _project(config: pytest.Config) -> ProjectFile:
     """A named file is relative to the current folder; the default one is beside the project's pytest settings."""
     named = config.getoption("perf_config")
     return project_file.find(config.invocation_params.dir if named else config.rootpath, named)
-
-
-def _fuzzing(config: pytest.Config) -> Fuzzing:
-    if config.getoption("perf_fuzz"):
-        require("hypothesis")
-    named = config.getoption("perf_findings")
-    return Fuzzing(
-        config.getoption("perf_fuzz"),
-        tuple(config.getoption("perf_fuzz_flags")),
-        config.getoption("perf_fuzz_seconds"),
-        config.rootpath / Fuzzing.findings if named is None else config.invocation_params.dir / named,
-    )

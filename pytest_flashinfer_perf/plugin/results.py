@@ -81,6 +81,10 @@ class Board:
         roofs = {one.row.identity.place: one.roofs for one in measured if one.row}
         return Block(roofs=roofs, unmeasured=tuple(self.unmeasured), step=self.step())
 
+    def parts(self, name: str) -> list[Any]:
+        """What the extension of this name has put on the reports of tests."""
+        return [parts[name] for parts in self._all("parts") if name in parts]
+
     def _all(self, name: str) -> list[Any]:
         """What the reports of all tests carried under this name."""
         values = (getattr(one, name) for of_test in self._carried.values() for one in of_test)
@@ -118,7 +122,7 @@ class Board:
         if self.is_ours and session.config.getoption("benchmark_disable", None):
             self.notes.append(NOT_TIMED)
         for name, (sentence, uses) in FOR_SOME.items():
-            if self.rows and session.config.getoption(name) is not None and not any(map(uses, self.rows)):
+            if self.rows and session.config.getoption(name, None) is not None and not any(map(uses, self.rows)):
                 self.notes.append(f"{name} had no effect: none of the measured cases {sentence}")
 
     @pytest.hookimpl(specname="pytest_terminal_summary", tryfirst=True)
@@ -132,20 +136,19 @@ class Board:
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """After all other tables."""
-        rows, checked, searches = self.rows, self._all("checked"), self._all("search")
+        config, rows, checked = terminalreporter.config, self.rows, self._all("checked")
+        added = list(loading.joined(config.hook.pytest_perf_terminal(config=config, rows=rows)))
         skips, xfailed = self.reasons("skipped"), self.reasons("xfailed")
         failed = (case for case in self.unmeasured if case.outcome == FAILED and case.line is not None)
         not_understood = [case.reason.removeprefix("Failed: ") for case in failed]  # lines of testlists
-        if not (rows or skips or xfailed or not_understood or checked or searches or self.notes):
+        if not (rows or skips or xfailed or not_understood or checked or added or self.notes):
             return
         terminalreporter.section("flashinfer-perf")
         software = provenance.versions() if rows else {}
         write_lines(terminalreporter, terminal.lines(rows, skips, software, checked, xfailed))
         write_lines(terminalreporter, terminal.left("not understood", not_understood, "line"))
-        config = terminalreporter.config
-        write_lines(terminalreporter, loading.joined(config.hook.pytest_perf_terminal(config=config, rows=rows)))
-        write_lines(terminalreporter, terminal.search_lines(searches))
-        is_nothing = skips and not (rows or checked or searches)
+        write_lines(terminalreporter, added)
+        is_nothing = skips and not (rows or checked or added)
         write_lines(terminalreporter, [NOTHING, *self.notes] if is_nothing else self.notes)
         write_lines(terminalreporter, self._sum() if rows else ())
 
@@ -201,8 +204,8 @@ def add(item: pytest.Item, report: pytest.TestReport) -> None:
         reports.add(report, row=row, options=options, roofs=item.stash[stash.ROOFS])
         for known in (item.user_properties, report.user_properties):
             run_file.put(row, known)
-    reports.add(report, checked=item.stash.get(stash.CHECKED, None), search=item.stash.get(stash.SEARCH, None))
-    if report.failed and not item.config.stash[SETTINGS].fuzzing.on:  # a search names the command itself
+    reports.add(report, checked=item.stash.get(stash.CHECKED, None), parts=item.stash.get(stash.PARTS, {}))
+    if report.failed and stash.INSTEAD not in item.config.stash:  # which names its commands itself
         case = stash.case_of(item)
         other = item.ihook.pytest_perf_repeat(case=case) if case else None
         commands = [stash.repeat(item, from_here=True), *([other] if other is not None else [])]
@@ -265,8 +268,6 @@ def verify(config: pytest.Config, settings: Settings) -> None:
     for one in options.of_all(config):
         if one.writes is not None and (path := config.getoption(one.dest)):
             outputs[one.name] = here / path / one.writes
-    if settings.fuzzing.on:
-        outputs["--perf-findings"] = settings.fuzzing.findings / "any.json"
     folder = config.getoption("benchmark_storage", "").removeprefix("file://")
     outputs["--benchmark-storage"] = here / folder / "any.json" if _saves(config) and "://" not in folder else None
     programs = [path for path in outputs.values() if path and path.suffix == ".py"]

@@ -113,10 +113,10 @@ def left(outcome: str, reasons: Sequence[str], what: str = "case") -> Iterator[s
     if reasons:
         yield ""
         yield f"{counted(len(reasons), what)} {outcome}"
-    yield from _numbered(Counter(reasons))
+    yield from numbered(Counter(reasons))
 
 
-def _numbered(reasons: Counter[str]) -> Iterator[str]:
+def numbered(reasons: Counter[str]) -> Iterator[str]:
     for reason, count in reasons.most_common():
         yield from wrapped(f"{count:>5}  {reason}", 7)
 
@@ -140,34 +140,3 @@ def _warnings(rows: Sequence[Row]) -> Iterator[str]:
     unknown = sorted({work.flops_dtype or "a type not stated" for work in works if work.bound == "memory?"})
     if unknown:
         yield from wrapped(f"mem?: no compute roof is known for {', '.join(unknown)}; %roof is of the memory's roof")
-
-
-# The table of searches in the terminal: examples checked by each, and their rate.
-
-Report = Mapping[str, Any]
-
-SEARCH_HEADINGS = f"{'':<28}{'checked':>9}{'sampled':>8}{'refused':>8}{'skipped':>8}{'quar.':>6}{'found':>6}{'/min':>7}"
-REASONS = {
-    "refused": "refused by the library, although the capability check passed",
-    "quarantined": "never launched, by the settings file",
-}
-
-
-def search_lines(reports: Sequence[Report]) -> Iterator[str]:
-    for routine in dict.fromkeys(report["routine"] for report in reports):
-        of_one = [report for report in reports if report["routine"] == routine]
-        yield ""
-        yield f"{routine}: shapes searched"
-        yield SEARCH_HEADINGS
-        for report in of_one:
-            wanted, found = f"{report['checked']}/{report['wanted']}", len(report["findings"])
-            refused, skipped, left = (sum(report[name].values()) for name in ("refused", "skipped", "quarantined"))
-            numbers = f"{wanted:>9}{report['sampled']:>8}{refused:>8}{skipped:>8}{left:>6}{found:>6}"
-            stopped = " out of time" if report["stopped"] else ""
-            yield f"  {report['backend']:<26}{numbers}{report['examples_per_minute']:>7.0f}{stopped}"
-    for name, heading in REASONS.items():
-        total = sum((Counter(report[name]) for report in reports), Counter[str]())
-        if total:
-            yield f"{sum(total.values())} {heading}"
-        yield from _numbered(total)
-    yield from (f"pytest {path}" for report in reports for path in report["findings"].values())

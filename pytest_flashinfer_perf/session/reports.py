@@ -33,7 +33,7 @@ class CaseReport:
     roofs: Mapping[str, Roof] = field(default_factory=dict)  # of the row's device, by source
     unmeasured: Unmeasured | None = None
     checked: str | None = None  # the result of an answer that was compared and not timed
-    search: Mapping[str, Any] | None = None  # the report of a search of shapes
+    parts: Mapping[str, Any] = field(default_factory=dict)  # what extensions tell of the test, by their names
     repeat: str | None = None  # the commands that run the case again
     ended: str | None = None  # how the case ended its process, or would have
     is_poisoned: bool = False  # the process has lost its CUDA context

@@ -26,7 +26,7 @@ from pytest_flashinfer_perf.machine import builds
 from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.session import benchmark_rows, gpu_lock, journal, progress, reports
 from pytest_flashinfer_perf.session.journal import Journal, Past, Restorer, SkipFinished
-from pytest_flashinfer_perf.session.stash import is_rank, measures, ranks
+from pytest_flashinfer_perf.session.stash import INSTEAD, is_rank, measures, ranks
 from pytest_flashinfer_perf.session.survival import REMEDY, Beside, Retirement, Survival
 from pytest_flashinfer_perf.session.time_limit import Limit, not_counted
 from pytest_flashinfer_perf.session.workers import ALL_GPUS, Controller, WorkerBrief, WorkerErrorRelay
@@ -97,7 +97,7 @@ def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
         cure = "leave out --perf-resume to measure all of it here"
         raise pytest.UsageError(f"--perf-resume: the journal is not of this run, {', '.join(changed)}: {cure}")
     config.pluginmanager.register(
-        Survival(device, _limit(config, settings), _journal(config, brief, place)), "flashinfer-perf-survival"
+        Survival(device, _limit(config), _journal(config, brief, place)), "flashinfer-perf-survival"
     )
     if not hasattr(config, "workerinput") and not is_rank() and faulthandler.is_enabled():
         beside = Beside(config.stash[STDERR])
@@ -119,7 +119,7 @@ class SilenceXdistWarning:
 
 
 def is_timed(config: pytest.Config, settings: Settings) -> bool:
-    return not (settings.checking.only or settings.fuzzing.on or config.getoption("benchmark_disable"))
+    return not (settings.checking.only or INSTEAD in config.stash or config.getoption("benchmark_disable"))
 
 
 def refuse(brief: WorkerBrief, device: Device) -> None:
@@ -241,14 +241,14 @@ class Gatherer:
             benchmark_rows.add(self._config, carried.row, carried.options)
 
 
-def _limit(config: pytest.Config, settings: Settings) -> Limit | None:
+def _limit(config: pytest.Config) -> Limit | None:
     brief, seconds = config.stash[BRIEF], config.getoption("perf_timeout")
     words = config.stash[STDERR]
     if brief.words is not None:
         words = Path(brief.words).open("w", encoding="utf-8")  # noqa: SIM115 - open until this process ends
         _write(words, f"{os.getpid()}\n")
         faulthandler.enable(words)
-    if not seconds or settings.fuzzing.on:  # a search has a limit of its own for each example
+    if not seconds or INSTEAD in config.stash:  # which has limits of its own
         return None
     last = f"\nflashinfer-perf: no end within {seconds:g} s (--perf-timeout), and the run ends with it: {REMEDY}\n"
     return Limit(seconds, words, None if hasattr(config, "workerinput") else lambda: _write(words, last))

@@ -22,6 +22,7 @@ RANK = "FLASHINFER_PERF_RANK"  # set in each process of a case that several run 
 # Of the config.
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 DEVICE: pytest.StashKey[Device] = pytest.StashKey()
+INSTEAD: pytest.StashKey[str] = pytest.StashKey()  # why perf.time is skipped: an extension does not time its cases
 # Of an item.
 CASE: pytest.StashKey[Case] = pytest.StashKey()  # where no parameter has it
 IDENTITY: pytest.StashKey[Identity] = pytest.StashKey()  # the names of the case, measured or not
@@ -30,10 +31,10 @@ REPEAT: pytest.StashKey[str] = pytest.StashKey()  # the commands that run it aga
 ROW: pytest.StashKey[Row] = pytest.StashKey()
 BENCHMARK: pytest.StashKey[Any] = pytest.StashKey()  # pytest-benchmark's fixture, which not every test asks for itself
 CHECKED: pytest.StashKey[str] = pytest.StashKey()  # what was compared where nothing is timed
-SEARCH: pytest.StashKey[dict[str, Any]] = pytest.StashKey()  # the report of a search of shapes
+PARTS: pytest.StashKey[dict[str, Any]] = pytest.StashKey()  # what extensions tell of it, by their names, as JSON
 ROOFS: pytest.StashKey[Mapping[str, Roof]] = pytest.StashKey()  # of the row's device
 OUTCOME: pytest.StashKey[str] = pytest.StashKey()  # how it ended, where that is known better than by its error
-OF_AN_ATTEMPT: tuple[pytest.StashKey[Any], ...] = (ROW, ROOFS, IDENTITY, CHECKED, REPEAT, OUTCOME)
+OF_AN_ATTEMPT: tuple[pytest.StashKey[Any], ...] = (ROW, ROOFS, IDENTITY, CHECKED, PARTS, REPEAT, OUTCOME)
 
 
 def confirms() -> bool:
@@ -68,7 +69,7 @@ def _of_its_case(item: pytest.Item) -> int | None:
     given = getattr(getattr(item, "callspec", None), "params", {}).get("case", item.stash.get(CASE, None))
     asked = getattr(getattr(given, "routine", None), "ranks", None)
     case = case_of(item) if asked else None
-    return asked(case.params) if asked and case else None  # a search of shapes has none
+    return asked(case.params) if asked and case else None  # what an extension gives instead has none
 
 
 def _of_marker(item: pytest.Item, marker: pytest.Mark) -> int:

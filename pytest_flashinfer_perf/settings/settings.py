@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError, unknown
-from pytest_flashinfer_perf.settings.option import FINDINGS, SECONDS, one_of, whole
+from pytest_flashinfer_perf.settings.option import SECONDS, one_of, whole
 
 if TYPE_CHECKING:  # every session of pytest imports this module
     from pytest_flashinfer_perf.settings.project_file import Override, ProjectFile, Quarantined
@@ -90,16 +90,6 @@ class Checking:
         return self.refcheck == "only"
 
 
-@dataclass(frozen=True)
-class Fuzzing:
-    """Whether shapes are searched, which ones, for how long, and the folder for findings."""
-
-    on: bool = False
-    flags: tuple[str, ...] = ()
-    seconds: float | None = None
-    findings: Path = FINDINGS
-
-
 def _no_file() -> ProjectFile:
     from pytest_flashinfer_perf.settings.project_file import ProjectFile
 
@@ -126,12 +116,10 @@ class Settings:
     seed: int | None = None
     case_tag: str | None = None
     autotune_cache: str | None = None
-    tactics: float | None = None  # seconds to race what could be chosen for a case
     strict_skips: tuple[str, ...] = ()
     project: ProjectFile = field(default_factory=_no_file)
     measuring: Measuring = Measuring()
     checking: Checking = Checking()
-    fuzzing: Fuzzing = Fuzzing()
     quarantine: tuple[Quarantined, ...] = ()
     plants: Mapping[str, float] = field(default_factory=dict)
 

@@ -7,7 +7,7 @@ import difflib
 import fnmatch
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pytest_flashinfer_perf.errors import unknown
 from pytest_flashinfer_perf.rows.row import Identity
@@ -64,6 +64,21 @@ class CaseOptions:
 
 COUNTS = ("num_iters", "dry_run_iters")
 SWITCHES = ("no_cuda_graph", "use_cuda_events", "allow_output_mismatch", "autotune")
+
+
+class CaseOfTest(Protocol):
+    """A case, or what an extension gives a test in its place, as which it is named, marked and selected."""
+
+    @property
+    def routine(self) -> AnyRoutine: ...
+    @property
+    def backend(self) -> Backend[Any, Any]: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def marks(self) -> Mapping[str, Any]: ...
+    @property
+    def keywords(self) -> set[str]: ...
 
 
 @dataclass(frozen=True)

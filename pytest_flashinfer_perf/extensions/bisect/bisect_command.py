@@ -158,9 +158,10 @@ def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
 def _measurable(word: str) -> str:
     """A search's finding, which pytest would only launch, as the case that it is about; other words as they are."""
     from pytest_flashinfer_perf.extensions.fuzz import findings
+    from pytest_flashinfer_perf.extensions.fuzz.asked import is_finding
 
     path = Path(word)
-    return f"--perf-case={flags.join(findings.line_of(path))}" if path.is_file() and findings.is_finding(path) else word
+    return f"--perf-case={flags.join(findings.line_of(path))}" if is_finding(path) else word
 
 
 def _searched(subject: Subject, journal: SearchJournal) -> list[CaseSearch]:

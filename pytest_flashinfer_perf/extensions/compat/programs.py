@@ -24,7 +24,7 @@ from pytest_flashinfer_perf.extensions.compat.recorded_program import Instructio
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.session import setup
-from pytest_flashinfer_perf.session.stash import SETTINGS
+from pytest_flashinfer_perf.session.stash import INSTEAD, SETTINGS
 from pytest_flashinfer_perf.settings.settings import Settings
 from pytest_flashinfer_perf.spec import flags
 
@@ -52,7 +52,7 @@ class ProgramFile(pytest.File):
         config, settings = self.config, self.config.stash[SETTINGS]
         if hasattr(config, "workerinput") or config.pluginmanager.has_plugin("dsession"):
             raise self.CollectError(ONE_PROCESS)
-        if settings.fuzzing.on or settings.checking.only:
+        if INSTEAD in config.stash or settings.checking.only:
             raise self.CollectError(ONLY_TIMED)
         if config.getoption("perf_resume"):
             raise self.CollectError(ANEW)

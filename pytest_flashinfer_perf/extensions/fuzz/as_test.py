@@ -11,44 +11,78 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.engine.one_case import obstacle
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.extensions.fuzz import findings
+from pytest_flashinfer_perf.extensions.fuzz.asked import NAME, Fuzzing
 from pytest_flashinfer_perf.extensions.fuzz.child import ChildError, ChildSetup, ExampleRunner
 from pytest_flashinfer_perf.extensions.fuzz.search import NothingLaunchedError, Search, SearchRun
 from pytest_flashinfer_perf.files import write_json
 from pytest_flashinfer_perf.machine import capability, provenance
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.plugin import collection, lines
+from pytest_flashinfer_perf.plugin.fixture import CaseRun, Perf
+from pytest_flashinfer_perf.printing import safe_lines
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.session.stash import SEARCH
+from pytest_flashinfer_perf.session.stash import DEVICE, PARTS, SETTINGS
 from pytest_flashinfer_perf.settings.settings import Checking, Settings
-from pytest_flashinfer_perf.spec.case import Case, quarantined
+from pytest_flashinfer_perf.spec.case import Case, CaseOfTest, quarantined
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.spec.routine import Backend
 
 PACKAGE = __name__.partition(".")[0]
 
 
-def search(asked: Search, item: pytest.Item, settings: Settings, device: Device) -> dict[str, Any]:
-    """Search, and return the report; a finding fails the test."""
+class FindingFile(pytest.File):
+    """The case of a finding, which is launched and checked again."""
+
+    def collect(self) -> list[pytest.Function]:
+        try:
+            [case] = lines.cases_of(findings.line_of(self.path), all_routines())
+        except (ValueError, FlashinferPerfError) as error:
+            raise self.CollectError(safe_lines(f"{self.path}: {error}")) from error
+
+        def attempted(perf: Perf) -> None:
+            perf(case)
+
+        item = pytest.Function.from_parent(self, name=f"{case.routine.name}[{case.id}]", callobj=attempted)
+        for mark in collection.marks(case):
+            item.add_marker(mark)
+        return [item]
+
+
+def run(case: CaseOfTest, item: pytest.Item) -> CaseRun:
+    if case.routine.ranks is not None:
+        pytest.skip(f"{case.routine.name} is a call of several processes, which a search does not start")
+    settings, device = item.config.stash[SETTINGS], item.config.stash[DEVICE]
+    if isinstance(case, Case):
+        attempt(case, item, settings, device)
+    elif isinstance(case, Search):
+        search(case, item, settings, device)
+    return CaseRun()
+
+
+def search(asked: Search, item: pytest.Item, settings: Settings, device: Device) -> None:
+    """Search, and put the report on the test; a finding fails it."""
     missing = capability.missing(asked.backend.requires, device)
     if missing:
         pytest.skip(missing)
+    fuzzing = Fuzzing.of(item.config)
     with closing(ExampleRunner(_setup(item, asked.backend, settings))) as child:
-        search_run = SearchRun(asked, settings, device, child)
+        search_run = SearchRun(asked, fuzzing, settings.quarantine, device, child)
         try:
             steady = search_run.run()
         except (ChildError, NothingLaunchedError, ParamError) as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
     versions = {"device": device.name, **provenance.versions()}
-    folder = settings.fuzzing.findings
+    folder = fuzzing.findings
     described = (findings.describe(*example, versions, steady=steady) for example in search_run.findings.values())
     made = [(finding, finding.write(folder)) for finding in described]
     report = search_run.report({finding.kind: path for finding, path in made}, {"versions": versions})
     write_json(folder / f"search-{asked.routine.name}-{asked.backend_name}.json", report)
-    item.stash[SEARCH] = report
+    item.stash[PARTS] = {NAME: report}
     if made:
         messages = ["\n".join((*finding.lines, f"pytest {path}")) for finding, path in made]
         pytest.fail("\n\n".join(messages), pytrace=False)
-    return report
 
 
 def attempt(case: Case, item: pytest.Item, settings: Settings, device: Device) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pytest_flashinfer_perf import loading
+from pytest_flashinfer_perf.extensions.fuzz.asked import KEY
 from pytest_flashinfer_perf.files import read_json, write_json
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case
 
-KEY, SCHEMA = "flashinfer_perf_finding", 1
+SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,6 @@ def describe(case: Case, outcome: Outcome, versions: Mapping[str, Any], *, stead
         steady=steady,
         versions={name: version for name, version in versions.items() if version is not None},
     )
-
-
-def is_finding(path: Path) -> bool:
-    return path.suffix == ".json" and f'"{KEY}"' in path.read_text(errors="replace")[:200]
 
 
 def line_of(path: Path) -> list[str]:

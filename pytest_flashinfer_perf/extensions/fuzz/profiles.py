@@ -1,23 +1,19 @@
-"""Hypothesis profiles for searches, registered by hypothesis when it is imported; so this module does not import it."""
+"""Hypothesis profiles for searches, registered where one is named, and with what draws shapes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from hypothesis import HealthCheck, Phase, settings
 
-if TYPE_CHECKING:
-    from hypothesis import settings
+from pytest_flashinfer_perf.extensions.fuzz.asked import PROFILES
 
-DEFAULT, CI, NIGHTLY = "perf", "perf-ci", "perf-nightly"
+DEFAULT, CI, NIGHTLY = PROFILES
 
 
 def register() -> None:
     """Register the profiles: no deadline, since the first use of a kernel compiles it, and no health checks.
 
-    The phase `explain` would launch as many examples again as shrinking does. The database is left to the default
-    profile, since hypothesis calls this function wherever it is imported.
+    The phase `explain` would launch as many examples again as shrinking does.
     """
-    from hypothesis import HealthCheck, Phase, settings
-
     usual = settings.get_profile("default")
     settings.register_profile(
         DEFAULT,
@@ -36,13 +32,5 @@ def register() -> None:
 
 def chosen() -> settings:
     """The profile that the run has loaded, or ours instead of hypothesis's defaults."""
-    from hypothesis import settings
-    from hypothesis.errors import InvalidArgument
-
     loaded = settings.get_current_profile_name()
-    name = {"default": DEFAULT, "ci": CI}.get(loaded, loaded)
-    try:
-        return settings.get_profile(name)
-    except InvalidArgument:  # with HYPOTHESIS_NO_PLUGINS
-        register()
-        return settings.get_profile(name)
+    return settings.get_profile({"default": DEFAULT, "ci": CI}.get(loaded, loaded))

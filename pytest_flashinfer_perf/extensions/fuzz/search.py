@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,17 +20,20 @@ from hypothesis.errors import Flaky, Unsatisfiable
 from pytest_flashinfer_perf.engine.one_case import obstacle
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.extensions.fuzz import profiles
+from pytest_flashinfer_perf.extensions.fuzz.asked import Fuzzing
 from pytest_flashinfer_perf.extensions.fuzz.child import ExampleRunner
 from pytest_flashinfer_perf.extensions.fuzz.findings import FINDINGS, Outcome
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.plugin import lines
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.settings.settings import Settings
+from pytest_flashinfer_perf.settings.project_file import Quarantined
 from pytest_flashinfer_perf.spec.case import Case, parse_selector, quarantined
 from pytest_flashinfer_perf.spec.params import Params
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Backend, Shape
 from pytest_flashinfer_perf.strategies import strategies_for
+
+profiles.register()
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -79,13 +82,21 @@ class NothingLaunchedError(FlashinferPerfError):
 class SearchRun:
     """Runs one search and collects its findings."""
 
-    def __init__(self, search: Search, settings: Settings, device: Device, child: ExampleRunner) -> None:
+    def __init__(
+        self,
+        search: Search,
+        fuzzing: Fuzzing,
+        quarantine: Sequence[Quarantined],
+        device: Device,
+        child: ExampleRunner,
+    ) -> None:
         self.tally, self.findings = Tally(), dict[str, tuple[Case, Outcome]]()
         self.stopped = False
-        self._search, self._settings, self._device, self._child = search, settings, device, child
+        self._search, self._fuzzing, self._device, self._child = search, fuzzing, device, child
+        self._quarantine = quarantine
         self._started = monotonic()
         name = f"running-{search.routine.name}-{search.backend_name}.json"
-        self._running = settings.fuzzing.findings / name
+        self._running = fuzzing.findings / name
         self._profile = profiles.chosen()
         smoke = search.routine.tiers.get("smoke", tuple)()
         self._least = min((search.routine.footprint(shape.params) for shape in smoke), default=0)
@@ -112,7 +123,7 @@ class SearchRun:
         return {
             **self._search.marks,
             "wanted": self._profile.max_examples,
-            "flags": list(self._settings.fuzzing.flags),
+            "flags": list(self._fuzzing.flags),
             "stopped": self.stopped,
             "findings": {kind: str(path) for kind, path in files.items()},
             **self.tally.as_json(seconds),
@@ -137,7 +148,7 @@ class SearchRun:
 
     def _params(self) -> st.SearchStrategy[Params]:
         routine, backend = self._search.routine, self._search.backend_name
-        lines = self._settings.fuzzing.flags
+        lines = self._fuzzing.flags
         selections = [found for line in lines if (found := parse_selector(line, routine, all_routines()))]
         fixed = [one.fields for one in selections if backend in (one.backends or (backend,))]
         drawn = [strategies_for(routine, **fields) for fields in fixed or [{}]]
@@ -145,7 +156,7 @@ class SearchRun:
 
     def _may_be_launched(self, params: Params) -> bool:
         case = self._search.case(params, 0)
-        known = quarantined(case, self._settings.quarantine, all_routines())
+        known = quarantined(case, self._quarantine, all_routines())
         if known:
             self.tally.quarantined[known.sentence] += 1
             return False
@@ -158,7 +169,7 @@ class SearchRun:
 
     def _try(self, case: Case) -> None:
         spent = monotonic() - self._started
-        if self._settings.fuzzing.seconds is not None and spent > self._settings.fuzzing.seconds and not self.findings:
+        if self._fuzzing.seconds is not None and spent > self._fuzzing.seconds and not self.findings:
             self.stopped = True
             raise SkipTest("time is up")  # ends all examples of hypothesis
         write_whole(self._running, json.dumps({"line": case.words}))

@@ -11,25 +11,29 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from pytest_flashinfer_perf.engine import graphs, instruments, one_case
 from pytest_flashinfer_perf.engine.autotune import Choice
 from pytest_flashinfer_perf.engine.target import Target
 from pytest_flashinfer_perf.engine.timing import Bench
-from pytest_flashinfer_perf.extensions.tuner import heuristics, sets, tactics
+from pytest_flashinfer_perf.extensions.tuner import heuristics, report, sets, tactics
 from pytest_flashinfer_perf.extensions.tuner.contest import CheckedCall, Contest, Entrant
 from pytest_flashinfer_perf.extensions.tuner.found import DEFAULT, TUNE, CaseFound, QuestionFound, Replayed, TacticFound
 from pytest_flashinfer_perf.extensions.tuner.race import Lane, Race
 from pytest_flashinfer_perf.extensions.tuner.tactics import Chosen, Tactic, TunerQuestion
 from pytest_flashinfer_perf.files import append_whole, as_json
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.plugin.fixture import CaseRun
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.session import time_limit
+from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS
 from pytest_flashinfer_perf.settings.settings import Settings
 from pytest_flashinfer_perf.spec.case import Case
 
@@ -81,6 +85,16 @@ def look_at(case: Case, settings: Settings, device: Device, job: TuneJob) -> Cas
     else:
         return None
     return replace(found, took_s=round(time.monotonic() - start, 2))
+
+
+def with_tactics(run: CaseRun, case: Case, config: pytest.Config, budget: float) -> CaseRun:
+    """The run of a case, whose row has all that could be chosen."""
+    found, row = look_at(case, config.stash[SETTINGS], config.stash[DEVICE], TuneJob(budget=budget)), run.row
+    if found is None or row is None:
+        return run
+    execution = replace(row.execution, notes=(*row.execution.notes, report.summary(found)))
+    facts = {**row.facts, "tactics": list(map(asdict, found.tactics))}
+    return replace(run, row=replace(row, execution=execution, facts=facts))
 
 
 def _heuristic(case: Case, held: Contest, rivals: Sequence[Entrant], budget: float) -> CaseFound:

@@ -9,6 +9,7 @@ from mutations import as_json, few_and, said_of
 
 from pytest_flashinfer_perf.extensions.bisect import search as findings_of_a_search
 from pytest_flashinfer_perf.extensions.fuzz import findings
+from pytest_flashinfer_perf.extensions.fuzz.asked import is_finding
 from pytest_flashinfer_perf.extensions.shards import shards
 
 FOUND = {"number": 1, "stage": "ends", "base": "a", "head": "b", "seconds": 1.5}
@@ -18,7 +19,7 @@ RUN = document(*(row(f"decode/b16-{name}") for name in ("fa2", "fa3")), commit="
 
 
 def read_finding(path):
-    if findings.is_finding(path):
+    if is_finding(path):
         with contextlib.suppress(ValueError):  # no line
             findings.line_of(path)
 

@@ -3,7 +3,6 @@
 import argparse
 import math
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +14,7 @@ from pytest_flashinfer_perf.settings import option as options
 from pytest_flashinfer_perf.settings import planting, usage
 from pytest_flashinfer_perf.settings.option import SECONDS, SEED, SHARE, one_of, option, whole
 from pytest_flashinfer_perf.settings.planting import PlantError
-from pytest_flashinfer_perf.settings.settings import Checking, Fuzzing, Measuring, MeasuringError, Settings
+from pytest_flashinfer_perf.settings.settings import Checking, Measuring, MeasuringError, Settings
 
 
 @pytest.mark.parametrize(
@@ -111,7 +110,7 @@ def test_a_test_is_planted_and_asked_once():
     assert settings.of_test("t.py::a", run, once=False) == Measuring(iters=9, plant=0.5)
     assert settings.of_test("t.py::b", run, once=False) == run
     assert settings.of_test("t.py::b", run, once=True) == Measuring(iters=1, warmup=0, plant=0.1)
-    assert (settings.project.path, settings.fuzzing) == (None, Fuzzing(findings=Path(".hypothesis", "perf-findings")))
+    assert settings.project.path is None
 
 
 def test_what_is_compared():

@@ -14,13 +14,14 @@ from hypothesis import find
 from hypothesis import settings as hypothesis_settings
 
 from pytest_flashinfer_perf.extensions.fuzz import findings, profiles
+from pytest_flashinfer_perf.extensions.fuzz.asked import Fuzzing, is_finding
 from pytest_flashinfer_perf.extensions.fuzz.child import ChildError, ChildSetup, ExampleRunner
 from pytest_flashinfer_perf.extensions.fuzz.findings import Outcome
 from pytest_flashinfer_perf.extensions.fuzz.search import NothingLaunchedError, Search, SearchRun
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.settings.project_file import Quarantined
-from pytest_flashinfer_perf.settings.settings import Checking, Fuzzing, Measuring, Settings
+from pytest_flashinfer_perf.settings.settings import Checking, Measuring
 from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec.case import Case, selects
 from pytest_flashinfer_perf.spec.routine import Routine, Shape
@@ -51,9 +52,8 @@ def few_examples_the_same_each_time():
     hypothesis_settings.load_profile("no deadline")
 
 
-def hunt(routine, child, cpu, tmp_path, fuzzing=None, **settings):
-    where = replace(fuzzing or Fuzzing(on=True), findings=tmp_path)
-    return SearchRun(Search(routine, "planted"), Settings(fuzzing=where, **settings), cpu, child)
+def hunt(routine, child, cpu, tmp_path, *, quarantine=(), **fuzzing):
+    return SearchRun(Search(routine, "planted"), Fuzzing(findings=tmp_path, **fuzzing), quarantine, cpu, child)
 
 
 BUGS = ("ragged_tail", "last_page", "gqa_ratio", "empty_sequence", "idle_expert", "k_tail")
@@ -107,7 +107,7 @@ def test_a_search_can_be_held_to_some_shapes_and_counts_what_it_drew(child, cpu,
         "--routine planted_invalid --backends planted --n 32 --k 64 --out_dtype float16",
         "--routine mm_fp8 --n 99999",
     )
-    search = hunt(planted_backends.invalid, child, cpu, tmp_path, Fuzzing(flags=flags))
+    search = hunt(planted_backends.invalid, child, cpu, tmp_path, flags=flags)
     assert search.run()
     report = search.report({}, {})
     assert report["checked"] >= 70
@@ -171,16 +171,14 @@ def test_the_case_is_on_disk_before_it_is_launched(cpu, tmp_path):
 def test_a_search_stops_when_its_time_is_up(child, cpu, tmp_path, monkeypatch):
     ticks = itertools.count()
     monkeypatch.setattr("pytest_flashinfer_perf.extensions.fuzz.search.monotonic", lambda: 0.01 * next(ticks))
-    search = hunt(planted_backends.aborting, child, cpu, tmp_path, Fuzzing(seconds=0.5, flags=("--batch_size 1",)))
+    search = hunt(planted_backends.aborting, child, cpu, tmp_path, seconds=0.5, flags=("--batch_size 1",))
     assert search.run()
     assert search.stopped
     assert 0 < search.tally.checked <= 50
 
 
 def test_flags_that_fit_no_shape_are_an_error(child, cpu, tmp_path):
-    search = hunt(
-        planted_backends.last_page, child, cpu, tmp_path, Fuzzing(flags=("--num_qo_heads 3 --num_kv_heads 2",))
-    )
+    search = hunt(planted_backends.last_page, child, cpu, tmp_path, flags=("--num_qo_heads 3 --num_kv_heads 2",))
     with pytest.raises(NothingLaunchedError, match="no valid shape has these flags"):
         search.run()
 
@@ -206,7 +204,7 @@ def test_a_finding_is_pasteable_and_its_file_gives_the_case_again(tmp_path):
     assert eval(found.example.removeprefix("@"), scope) == (params, 7)
     assert found.upstream is None  # its script has no backend torch
     path = found.write(tmp_path / "new")
-    assert findings.is_finding(path)
+    assert is_finding(path)
     assert findings.line_of(path) == case.words
     said = json.loads(path.read_text())
     assert (said["kind"], said["steady"], said["versions"], said["log"]) == (
