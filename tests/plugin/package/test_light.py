@@ -64,7 +64,7 @@ def light(request, tmp_path_factory):
     if request.param == "wheel":
         return of_the_wheel(work), ""
     (work / "sitecustomize.py").write_text(HIDING)
-    return sys.executable, str(work)
+    return sys.executable, os.pathsep.join([str(work), str(ROOT)])
 
 
 @pytest.fixture
