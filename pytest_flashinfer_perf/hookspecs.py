@@ -45,6 +45,16 @@ def pytest_perf_markers() -> Sequence[str]:  # type: ignore[empty-body]
 
 
 @pytest.hookspec
+def pytest_perf_lists() -> Sequence[Command]:  # type: ignore[empty-body]
+    """What `flashinfer-perf list` shows instead of routines: `--NAME` calls it with the other arguments."""
+
+
+@pytest.hookspec
+def pytest_perf_listed() -> Mapping[str, Iterable[str]]:  # type: ignore[empty-body]
+    """Names that options take, by their title, for the end of `flashinfer-perf list`."""
+
+
+@pytest.hookspec
 def pytest_perf_commands() -> Sequence[Command]:  # type: ignore[empty-body]
     """Commands of `flashinfer-perf`."""
 
@@ -65,6 +75,14 @@ def pytest_perf_paths(config: pytest.Config) -> Sequence[Path]:  # type: ignore[
 @pytest.hookspec
 def pytest_perf_routines() -> Iterable[AnyRoutine]:  # type: ignore[empty-body]
     """Routines beside those of the suite. This imports torch."""
+
+
+@pytest.hookspec
+def pytest_perf_routines_beside(config: pytest.Config) -> Mapping[str, AnyRoutine]:  # type: ignore[empty-body]
+    """Routines, by their names, that no list of routines has and that tests, settings or options of this session name.
+
+    It is called where a name is none of the other routines'.
+    """
 
 
 @pytest.hookspec(firstresult=True)

@@ -13,20 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.cli import commands
 from pytest_flashinfer_perf.errors import require
 from pytest_flashinfer_perf.extensions.testlists.printed_lines import UpstreamLines
 from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.plugin import cases
-from pytest_flashinfer_perf.plugin.named_files import is_recording
-from pytest_flashinfer_perf.plugin.options import CASES, HIDDEN
+from pytest_flashinfer_perf.plugin import cases, named_files
 from pytest_flashinfer_perf.settings.usage import errors_of_use
 from pytest_flashinfer_perf.spec import flags
 
 NO_NUMPY = "ignore:Failed to initialize NumPy:UserWarning"  # by torch; nothing here needs numpy
 QUIETLY = ("--import-mode=importlib", "--benchmark-quiet", "-o", "perf_gpu_workers=true", "-W", NO_NUMPY)
 SCRIPT = "flashinfer_benchmark.py"
-CHOOSING = ("--perf-api", "--perf-case", "--perf-model", "--perf-step", "--perf-plan")
 RUN_USAGE = "flashinfer-perf run FLAGS [-- PYTEST_ARGS]"
 RUN_EXAMPLE = "example: flashinfer-perf run --testlist my_benchmarks.txt --output_path run.csv -- -k bmm_fp8"
 BENCH_USAGE = "flashinfer-perf bench [PYTEST_ARGS]"
@@ -99,7 +97,7 @@ class NotAllSkipped:
 
 def run(arguments: Sequence[str]) -> int:
     """Run pytest, and print a line for each case as flashinfer_benchmark.py does."""
-    return int(pytest.main(as_pytest(arguments), plugins=[UpstreamLines(), NotAllSkipped()]))
+    return int(pytest.main(as_pytest(arguments), plugins=[UpstreamLines(), AskedTests(), NotAllSkipped()]))
 
 
 def as_pytest(arguments: Sequence[str]) -> list[str]:
@@ -149,24 +147,29 @@ def _for_data_set(words: list[str], beside: Sequence[str]) -> list[str]:
 
 
 def bench(arguments: Sequence[str]) -> int:
-    return int(pytest.main(of_suite(arguments), plugins=[NotAllSkipped()]))
+    return int(pytest.main(of_suite(arguments), plugins=[AskedTests(), NotAllSkipped()]))
+
+
+class AskedTests:
+    """Puts the tests that options ask for into the place of the suite's folders, by which pytest has begun."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        suite = list(map(str, cases.paths()))
+        if config.args[: len(suite)] == suite:
+            config.args[: len(suite)] = named_files.asked_paths(config) or suite
 
 
 def of_suite(arguments: Sequence[str]) -> list[str]:
-    """The suite, or a recording instead of it, with the suite's root as rootdir, for the same ids as in a checkout;
-    caches stay in the current folder.
+    """The suite, or what an extension collects instead of it, with the suite's root as rootdir, for the same ids as in
+    a checkout; caches stay in the current folder.
     """
     here = Path.cwd()
     cache = [] if "no:cacheprovider" in arguments else ["-o", f"cache_dir={here / '.pytest_cache'}"]
     outputs = [*cache, f"--benchmark-storage=file://{here / '.benchmarks'}"]
-    parser = argparse.ArgumentParser("flashinfer-perf bench", add_help=False, allow_abbrev=False)
-    for option in (*CASES, *HIDDEN):
-        if option.name in CHOOSING:
-            option.add_by(parser.add_argument)
-    asked, _ = parser.parse_known_args(arguments)
-    step = cases.runs_a_step(asked.perf_model, asked.perf_step, asked.perf_plan)
-    paths = cases.asked_paths(api=asked.perf_api, cases=asked.perf_case, step=step)
-    tests = [] if any(is_recording(Path(word)) for word in arguments) else map(str, paths)
+    collects = loading.manager().hook.pytest_perf_argument
+    is_other = any(collects(path=Path(word.partition("::")[0])) for word in arguments if not word.startswith("-"))
+    tests = [] if is_other else map(str, cases.paths())
     return [*tests, f"--rootdir={cases.root()}", *QUIETLY, *outputs, *arguments]
 
 

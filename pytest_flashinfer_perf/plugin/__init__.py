@@ -8,7 +8,7 @@ configured, if an option or an argument asks for them, and else when the first t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ from pytest_flashinfer_perf.session.stash import COMPILES, confirms
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.plugin.fixture import Perf
+    from pytest_flashinfer_perf.spec.params import Params
+    from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
 HOOKS = "flashinfer-perf-hooks"
 WRONG = pytest.StashKey[pytest.UsageError]()  # what is wrong in the settings of a session that hooks have joined late
@@ -122,17 +124,26 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give a test its cases, here and not in a hook that joins late and would miss the first such test.
+    marker = metafunc.definition.get_closest_marker("perf_cases")
+    if marker is not None:
+        named, *shapes = marker.args
+        parametrize(metafunc, lambda: {"": named}, shapes)
+
+
+def parametrize(
+    metafunc: pytest.Metafunc,
+    routines: Callable[[], Mapping[str, AnyRoutine | str]],
+    shapes: Sequence[Params | str] = (),
+) -> None:
+    """Give a test the cases of these routines, each by what its ids begin with: here, so that the first test has them.
 
     An error in the settings would be one of this test's file, and of the next: it is raised after collection, once.
     """
-    names = {mark.name for mark in metafunc.definition.iter_markers()}
-    if not names.isdisjoint(("perf_cases", "perf_apis")):
-        try:
-            hooks = _hooks(metafunc.config)
-        except pytest.UsageError:
-            return
-        hooks.parametrize(metafunc)
+    try:
+        hooks = _hooks(metafunc.config)
+    except pytest.UsageError:
+        return
+    hooks.parametrize(metafunc, routines, shapes)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_flashinfer_perf.errors import unknown
-from pytest_flashinfer_perf.extensions.apis import all_apis
-from pytest_flashinfer_perf.extensions.models import plan as plans
-from pytest_flashinfer_perf.extensions.models import shipped
-from pytest_flashinfer_perf.extensions.models.deployment import parse
-from pytest_flashinfer_perf.extensions.models.step import StepPlan
-from pytest_flashinfer_perf.extensions.ranks import asked
-from pytest_flashinfer_perf.extensions.testlists import upstream
 from pytest_flashinfer_perf.plugin import lines
 from pytest_flashinfer_perf.plugin.lines import Entry
 from pytest_flashinfer_perf.routines import all_backends, all_routines
+from pytest_flashinfer_perf.session.stash import SETTINGS
 from pytest_flashinfer_perf.settings.option import DEFAULT_SEED
 from pytest_flashinfer_perf.settings.settings import Settings
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.params import ParamError, Params
-from pytest_flashinfer_perf.spec.presets import Spread, split_name
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Shape
 
 if TYPE_CHECKING:
@@ -58,96 +50,21 @@ def _test(routine: str) -> Callable[[Perf, Case], None]:
     return test
 
 
-def api_path() -> Path:
-    return root() / "tests" / "api"
-
-
-def asked_paths(*, api: bool, cases: Sequence[str], step: bool = False) -> list[Path]:
-    """The folders where a run without named files finds what `--perf-api`, `--perf-case` and `--perf-step` ask for."""
-    if api and not cases:
-        return [api_path()]
-    words = [word for line in cases for word in line.replace("=", " ").split()]
-    may_be_api = "--api" in words or any(map(upstream.may_be_api, words))
-    return [*paths(), *([api_path()] if api or step or may_be_api else [])]
-
-
-def verify(settings: Settings) -> None:
-    """Raise for unknown backends, cases and models, or an invalid recording, before anything is collected."""
-    _verify_model(settings)
-    known = set(all_backends())
-    if settings.api or settings.traffic or _runs_a_step(settings):
-        known |= {name for api in all_apis().values() for name in api.backends}
+def verify(config: pytest.Config) -> None:
+    """Raise for unknown backends and cases, before anything is collected."""
+    settings, known = config.stash[SETTINGS], set(all_backends())
+    if not known.issuperset(settings.backends):
+        known |= {backend for routine in routines_beside(config).values() for backend in routine.backends}
     strange = [name for name in settings.backends if name not in known]
     if strange:
         raise ParamError(f"--perf-backends: {unknown(strange[0], sorted(known))}")
-    if settings.traffic:
-        recorded_step(settings)
     asked_for(settings)
 
 
-def _verify_model(settings: Settings) -> None:
-    if settings.plan:
-        _planned(settings)
-    if settings.model is None:
-        if settings.step:
-            raise ParamError("--perf-step needs --perf-model")
-        return
-    name, known = _split(settings.model)[0], sorted({*_presets(), *shipped.names()})
-    if name not in known and not shipped.is_path(name):
-        raise ParamError(f"--perf-model: {unknown(name, known)}")
-    for routine in all_routines().values():
-        _model_shapes(routine, settings)
-
-
-def _split(model: str) -> tuple[str, dict[str, int]]:
-    """A model's name without its numbers of GPUs, which a path does not have."""
-    return (model, {}) if shipped.is_path(model) else split_name(model)
-
-
-def _presets() -> set[str]:
-    return {name for routine in all_routines().values() if routine.presets for name in routine.presets.layers}
-
-
-def runs_a_step(model: str | None, step: str | None, plan: str | None) -> bool:
-    """Whether the run is of one step: of a config.json, with `--perf-step`, or of a plan. Other models have sweeps."""
-    if model is None:
-        return plan is not None
-    return step is not None or _split(model)[0] not in _presets()
-
-
-def _runs_a_step(settings: Settings) -> bool:
-    return runs_a_step(settings.model, settings.step, settings.plan)
-
-
-def _planned(settings: Settings) -> StepPlan:
-    return _plan(settings.model or "", settings.step or "", settings.plan)
-
-
-@functools.cache
-def _plan(model: str, step: str, file: str | None) -> StepPlan:
-    if file is not None:
-        return plans.read(Path(file))
-    name, gpus = _split(model)
-    return plans.of(name, parse(step, gpus))
-
-
-def recorded_step(settings: Settings) -> StepPlan | None:
-    """The step of the run, as this FlashInfer can measure it, for the file of the run; or the calls of a recording."""
-    if settings.traffic is not None:
-        from pytest_flashinfer_perf.extensions.traffic import replay  # imports torch
-
-        return replay.of_file(settings.traffic, settings.cover, settings.backends).plan
-    if not _runs_a_step(settings):
-        return None
-    step, gpus = plans.completed(_planned(settings), {**all_routines(), **all_apis()}), asked.gpus()
-    return plans.within(step, len(gpus)) if gpus else step
-
-
-def _model_shapes(routine: AnyRoutine, settings: Settings) -> list[Shape[Any]]:
-    if _runs_a_step(settings):
-        return list(plans.shapes(_planned(settings), routine))
-    name, gpus = _split(settings.model or "")
-    return list(routine.shapes_of_model(name, Spread(**gpus)))
+def routines_beside(config: pytest.Config) -> dict[str, AnyRoutine]:
+    """Those of extensions that no list of routines has."""
+    found = config.hook.pytest_perf_routines_beside(config=config)
+    return {name: routine for of_one in found for name, routine in of_one.items()}
 
 
 def asked_for(settings: Settings) -> list[Case]:
@@ -170,13 +87,15 @@ def _entries(settings: Settings) -> Iterator[Entry]:
 
 
 def cases_of(routine: AnyRoutine, settings: Settings, own: Sequence[Params | str] = ()) -> list[Case]:
-    """A test's cases: those of `--perf-case`, else its own shapes, else the model's or the tier's, for each backend."""
+    """A test's cases: those of `--perf-case`, else its own shapes, else the tier's, for each backend."""
     if settings.cases:
         return [case for case in asked_for(settings) if case.routine is routine]
-    shapes: Sequence[Shape[Any]] = [_own(routine, params) for params in own]
-    if not own:
-        is_model = settings.model or settings.plan
-        shapes = _model_shapes(routine, settings) if is_model else list(routine.tiers.get(settings.suite, tuple)())
+    shapes: Iterable[Shape[Any]] = [_own(routine, params) for params in own]
+    return of_shapes(routine, shapes if own else routine.tiers.get(settings.suite, tuple)(), settings)
+
+
+def of_shapes(routine: AnyRoutine, shapes: Iterable[Shape[Any]], settings: Settings) -> list[Case]:
+    """Each shape with each backend that is asked for."""
     asked = list(backends_of(routine, settings))
     wanted = ((s, b) for s in shapes for b in asked if b in (s.backends or asked))
     seed = DEFAULT_SEED if settings.seed is None else settings.seed

@@ -11,7 +11,6 @@ import pytest
 
 from pytest_flashinfer_perf.engine import stopping
 from pytest_flashinfer_perf.errors import unknown
-from pytest_flashinfer_perf.extensions.apis import all_apis
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.plugin import cases
@@ -28,23 +27,23 @@ from pytest_flashinfer_perf.spec.routine import AnyRoutine, Routine
 NO_CASE = "no-case"
 
 
-def parametrize(metafunc: pytest.Metafunc, marker: pytest.Mark) -> None:
-    named, *shapes = marker.args
-    routine = named if isinstance(named, Routine) else routine_named(named, all_routines())
-    params = [pytest.param(case, id=case.id, marks=marks(case)) for case in _made(routine, metafunc.config, shapes)]
+def parametrize(
+    metafunc: pytest.Metafunc, routines: Mapping[str, AnyRoutine | str], shapes: Sequence[Params | str]
+) -> None:
+    """Parametrize a test with the cases of routines, each by what its ids begin with."""
+    made = [
+        (f"{before}{case.id}", case)
+        for before, named in routines.items()
+        for case in _made(routine_named(named, all_routines()) if isinstance(named, str) else named, metafunc, shapes)
+    ]
+    params = [pytest.param(case, id=id_, marks=marks(case)) for id_, case in made]
     metafunc.parametrize("case", params or [pytest.param(None, id=NO_CASE)])
 
 
-def parametrize_apis(metafunc: pytest.Metafunc) -> None:
-    """Parametrize a test with the cases of each FlashInfer API that has a template, under the API's name."""
-    made = [(case, f"{name}-{case.id}") for name, api in all_apis().items() for case in _made(api, metafunc.config)]
-    params = [pytest.param(case, id=id_, marks=marks(case)) for case, id_ in made]
-    metafunc.parametrize("case", params or [pytest.param(None, id=NO_CASE)])
-
-
-def _made(routine: AnyRoutine, config: pytest.Config, shapes: Sequence[Params | str] = ()) -> Sequence[CaseOfTest]:
+def _made(routine: AnyRoutine, metafunc: pytest.Metafunc, shapes: Sequence[Params | str]) -> Sequence[CaseOfTest]:
     """The cases of a test: those that are named, or of an extension that is asked for others, or its own."""
-    settings, others = config.stash[SETTINGS], None
+    config, others = metafunc.config, None
+    settings = config.stash[SETTINGS]
     if not settings.cases:
         others = config.hook.pytest_perf_cases(config=config, routine=routine, shapes=shapes)
     return cases.cases_of(routine, settings, shapes) if others is None else others
@@ -115,8 +114,9 @@ def deselect_empty(config: pytest.Config, items: list[pytest.Item]) -> None:
         config.hook.pytest_deselected(items=empty)
 
 
-def verify_project(items: list[pytest.Item], settings: Settings) -> None:
+def verify_project(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Raise for names of routines and backends in the settings file that neither the package nor this run has."""
+    settings = config.stash[SETTINGS]
     if not (settings.quarantine or settings.checking.tolerances):
         return
     routines = dict(all_routines())
@@ -124,11 +124,8 @@ def verify_project(items: list[pytest.Item], settings: Settings) -> None:
         case = _case_of(item)
         if case is not None:
             routines[case.routine.name] = case.routine
-    selections = [entry.which for entry in settings.quarantine]
-    selections += [override.glob for override in settings.checking.tolerances]
-    if any("flashinfer." in text for text in selections):
-        with errors_of_use():
-            routines.update(all_apis())
+    with errors_of_use():
+        routines.update(cases.routines_beside(config))
     _verify_quarantine(settings, routines)
     known = {name: list(routine.backends) for name, routine in routines.items()}
     for glob in project_file.without_match(settings.checking.tolerances, known):

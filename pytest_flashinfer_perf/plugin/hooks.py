@@ -6,16 +6,14 @@ first of these hooks is needed. The modules that do the work are imported when t
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_flashinfer_perf.errors import is_installed
-from pytest_flashinfer_perf.extensions.models.step import StepPlan
 from pytest_flashinfer_perf.machine.garbage import freeze_imports, importing
 from pytest_flashinfer_perf.plugin import named_files, options, read_options, results
 from pytest_flashinfer_perf.plugin.results import BOARD, Board
@@ -30,6 +28,8 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
     from pytest_flashinfer_perf.plugin.fixture import CaseRun, Perf
     from pytest_flashinfer_perf.spec.case import Case
+    from pytest_flashinfer_perf.spec.params import Params
+    from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
 CODSPEED = (
     "pytest-codspeed is active (--codspeed or CODSPEED_ENV) and has switched off pytest-benchmark, which writes the"
@@ -41,20 +41,12 @@ def begin(config: pytest.Config) -> None:
     """Read the settings, and register the plugins of a session that measures."""
     with errors_of_use():
         settings = config.stash[SETTINGS] = read_options.read(config)
-        board = config.stash[BOARD] = Board(functools.cache(functools.partial(_step_of, settings)))
+        board = config.stash[BOARD] = Board()
         config.pluginmanager.register(board, "flashinfer-perf-board")
         running.start(config, board.notes)
         if not hasattr(config, "workerinput"):
             _start_gathering(config, settings, board)
         named_files.set_arguments(config, settings)
-
-
-def _step_of(settings: Settings) -> StepPlan | None:
-    if settings.model is None and settings.plan is None and settings.traffic is None:
-        return None
-    from pytest_flashinfer_perf.plugin import cases
-
-    return cases.recorded_step(settings)
 
 
 def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
@@ -104,24 +96,23 @@ def pytest_collection(session: pytest.Session) -> None:
     config, settings = session.config, session.config.stash[SETTINGS]
     if config.getoption("perf_record") and not any(arg.partition("::")[0].endswith(".py") for arg in config.args):
         raise pytest.UsageError("--perf-record: no Python file is named, and those of a folder are not looked for")
-    if any((settings.backends, settings.cases, settings.model, settings.step, settings.plan, settings.traffic)):
+    if settings.backends or settings.cases:
         from pytest_flashinfer_perf.plugin import cases
 
         with errors_of_use():
-            cases.verify(settings)
+            cases.verify(config)
 
 
-def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
-    """Whether FlashInfer is complete, and which part of a model has cases."""
+def pytest_report_collectionfinish(items: list[pytest.Item]) -> list[str]:
+    """Whether FlashInfer is complete."""
     from pytest_flashinfer_perf.machine import requirements
 
-    step, known = config.stash[BOARD].step(), []
     if any(map(measures, items)):
         lacking = "; ".join(one.sentence for one in requirements.unmet())
         state = f" is INCOMPLETE: {lacking}" if lacking else ", with all that it requires"
         if lacking or requirements.versions():
-            known.append(f"flashinfer {requirements.version(requirements.PROJECT)}{state}")
-    return [*known, *(step.coverage if step else ())]
+            return [f"flashinfer {requirements.version(requirements.PROJECT)}{state}"]
+    return []
 
 
 @pytest.hookimpl(specname="pytest_collection", wrapper=True)
@@ -135,7 +126,7 @@ def pytest_collection_imports() -> Generator[None, object, object]:
 def pytest_collect_file(
     file_path: Path, parent: pytest.Collector
 ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """Collect a program, a recording or a testlist that is named; doctest would take any .txt file."""
+    """Collect a program or a testlist that is named; doctest would take any .txt file."""
     others = yield
     if not parent.session.isinitpath(file_path):
         return others
@@ -143,10 +134,6 @@ def pytest_collect_file(
         from pytest_flashinfer_perf.extensions.compat.programs import ProgramFile
 
         return [ProgramFile.from_parent(parent, path=file_path, device=_device)]
-    if named_files.is_recording(file_path):
-        from pytest_flashinfer_perf.plugin.items import TrafficFile
-
-        return [TrafficFile.from_parent(parent, path=file_path)]
     if not named_files.is_testlist(file_path, parent.config):
         return others
     from pytest_flashinfer_perf.plugin.items import Testlist
@@ -154,19 +141,15 @@ def pytest_collect_file(
     return [Testlist.from_parent(parent, path=file_path)]
 
 
-def parametrize(metafunc: pytest.Metafunc) -> None:
-    """Give a test that is marked by perf_cases or perf_apis its cases."""
+def parametrize(
+    metafunc: pytest.Metafunc, routines: Callable[[], Mapping[str, AnyRoutine | str]], shapes: Sequence[Params | str]
+) -> None:
     if not is_installed("torch"):
         metafunc.parametrize("case", [None])  # an error, unless the test is deselected
         return
     from pytest_flashinfer_perf.plugin import collection
 
-    marker = metafunc.definition.get_closest_marker("perf_cases")
-    if marker is not None:
-        collection.parametrize(metafunc, marker)
-    if metafunc.definition.get_closest_marker("perf_apis") is not None:
-        with errors_of_use():
-            collection.parametrize_apis(metafunc)
+    collection.parametrize(metafunc, routines(), shapes)
 
 
 def complete(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -192,7 +175,7 @@ def _complete(session: pytest.Session, config: pytest.Config, items: list[pytest
     if measured and is_installed("torch"):
         from pytest_flashinfer_perf.plugin import collection
 
-        collection.verify_project(measured, config.stash[SETTINGS])
+        collection.verify_project(config, measured)
         collection.give_clocks(measured)
         collection.add_keywords(measured)
         collection.deselect_empty(config, items)

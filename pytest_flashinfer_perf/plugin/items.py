@@ -1,4 +1,4 @@
-"""pytest items made from files: one for each line of a testlist, and for each case of a recording."""
+"""pytest items made from files: one for each line of a testlist."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_flashinfer_perf.extensions.testlists import testlist
-from pytest_flashinfer_perf.extensions.traffic import replay
 from pytest_flashinfer_perf.plugin import cases, collection
 from pytest_flashinfer_perf.session.stash import CASE, IDENTITY, LINE, SETTINGS
 
@@ -23,15 +22,6 @@ class Testlist(pytest.File):
         entries = testlist.read(self.path, settings.flags, settings.backends)
         if not entries:
             raise self.CollectError(f"{self.path}: has no case: write a line such as --routine NAME with its flags")
-        return [of_entry(self, entry) for entry in entries]
-
-
-class TrafficFile(pytest.File):
-    """A recording: the heaviest of its calls first, and an item that skips for each API without a case."""
-
-    def collect(self) -> list[pytest.Function]:
-        settings = self.config.stash[SETTINGS]
-        entries = replay.of_file(self.path, settings.cover, settings.backends).entries  # which has been verified
         return [of_entry(self, entry) for entry in entries]
 
 

@@ -1,4 +1,4 @@
-"""The files among pytest's arguments: testlists, recordings, those of options, the list of `--perf-only`."""
+"""The files among pytest's arguments: testlists, those of options, the list of `--perf-only`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.session.stash import SETTINGS
 
 if TYPE_CHECKING:
@@ -23,26 +24,22 @@ def is_testlist(path: Path, config: pytest.Config) -> bool:
     return testlist.is_testlist(path)
 
 
-def is_recording(path: Path) -> bool:
-    if path.suffix != ".jsonl":
-        return False
-    from pytest_flashinfer_perf.extensions.traffic import recording
-
-    return recording.is_recording(path)
-
-
 def set_arguments(config: pytest.Config, settings: Settings) -> None:
-    """Add the suite's folders for what is there only, and the files of --perf-testlist, to pytest's arguments."""
+    """Add the tests that options ask for, where none are named, and the files of --perf-testlist."""
     named = config.args_source is pytest.Config.ArgsSource.ARGS
-    if (settings.cases or settings.api or settings.model or settings.plan) and not named:
-        from pytest_flashinfer_perf.plugin import cases
-
-        step = cases.runs_a_step(settings.model, settings.step, settings.plan)
-        if settings.cases or settings.api or step:
-            config.args[:] = map(str, cases.asked_paths(api=settings.api, cases=settings.cases, step=step))
+    asked = [] if named else asked_paths(config)
+    if asked:
+        config.args[:] = asked
     if settings.testlists:
-        asked = named or settings.cases or settings.api
-        config.args[:] = [*(config.args if asked else ()), *settings.testlists]
+        config.args[:] = [*(config.args if named or asked else ()), *settings.testlists]
+
+
+def asked_paths(config: pytest.Config) -> list[str]:
+    """Those of the suite, if a case of it is asked for, and those of extensions."""
+    from pytest_flashinfer_perf.plugin import cases
+
+    of_suite = cases.paths() if config.stash[SETTINGS].cases else []
+    return list(dict.fromkeys(map(str, (*of_suite, *loading.joined(config.hook.pytest_perf_paths(config=config))))))
 
 
 def keep_only(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -32,27 +32,6 @@ CASES = (
         "from 1 to 4,096 of the wrappers that have plan() (plan). Default: %(default)s.",
     ),
     option(
-        "--perf-model",
-        reads=True,
-        metavar="NAME",
-        help="Run the shapes that this model has on one GPU, instead of a tier. NAME may end with the tensor-parallel "
-        "(-tp8), data-parallel (-dp2) and expert-parallel size (-ep32), as in llama-3.1-70b-tp8. Default of each: 1. "
-        "A config.json, or its folder, gives the kernels of a step of that model.",
-    ),
-    option(
-        "--perf-step",
-        metavar="FLAGS",
-        help="Run the kernels of one step of the model: --phase decode or prefill, --batch, --context, --page-size, "
-        "--kv-dtype, --mixed, --tp, --dp, --ep. Default for a config.json: --phase decode --batch 64 --context 8192.",
-    ),
-    option(
-        "--perf-api",
-        action="store_true",
-        help="Run every API of FlashInfer that comes with inputs and a reference (a trace template), instead of the "
-        "routines of the suite.",
-    ),
-    opt.COVER,
-    option(
         "--perf-record", action="store_true", help="Run named Python files, and record each call by compat's functions."
     ),
     option("--perf-backends", metavar="A,B", help="Run these backends only. Default: all backends of a routine."),
@@ -236,7 +215,7 @@ FILES = (
     ),
 )
 # The options by which the commands start pytest.
-_HIDDEN = {"--perf-only": Child.OWN, "--perf-plant": Child.OWN, "--perf-plan": Child.SAME}
+_HIDDEN = {"--perf-only": Child.OWN, "--perf-plant": Child.OWN}
 HIDDEN = tuple(option(name, child=child, reads=True, metavar="FILE", help=SUPPRESS) for name, child in _HIDDEN.items())
 
 
@@ -255,10 +234,8 @@ ALL = (*(one for table in QUESTIONS.values() for one in table), *HIDDEN)
 
 MARKERS = (
     "perf_cases(routine, *shapes): parametrize `case` with this routine's cases; shapes are Params or lines of flags",
-    "perf_apis: parametrize `case` with the cases of all of FlashInfer's APIs that have a trace template",
     "perf_measuring(**how): how this test is timed, by the fields of Measuring, e.g. iters=20, cold_l2='none'",
     "perf_ranks(n, collective=None): run this test in n processes, with a GPU each; perf.time times them together",
-    "api: cases of FlashInfer's APIs that have a trace template",
     "perf(**params): the parameters of a case, for -m 'perf(backend=\"fa3\", batch_size=16)'",
     "attention: cases of the attention family",
     "gemm: cases of the GEMM family",

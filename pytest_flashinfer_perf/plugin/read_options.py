@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_flashinfer_perf.gate import match
-from pytest_flashinfer_perf.plugin import named_files, options
+from pytest_flashinfer_perf.plugin import options
 from pytest_flashinfer_perf.settings import planting, project_file
 from pytest_flashinfer_perf.settings.option import SECONDS
 from pytest_flashinfer_perf.settings.project_file import ProjectFile
@@ -42,14 +41,10 @@ def read(config: pytest.Config) -> Settings:
     bounds, quarantined = project_file.read_tolerances(project), project_file.read_quarantine(project)
     return Settings(
         suite=config.getoption("perf_suite"),
-        api=config.getoption("perf_api"),
         backends=tuple((config.getoption("perf_backends") or "").replace(",", " ").split()),
         cases=tuple(config.getoption("perf_case")),
         testlists=tuple(config.getoption("perf_testlist")),
         flags=config.getoption("perf_flags"),
-        **_model(config),
-        traffic=_traffic(config),
-        cover=config.getoption("perf_cover"),
         device=config.getoption("perf_device"),
         max_memory=config.getoption("perf_max_memory"),
         seed=config.getoption("perf_seed"),
@@ -89,27 +84,6 @@ def rules_of(config: pytest.Config, project: ProjectFile) -> Rules:
 
         config.stash[RULES] = rules.read(project, config.hook)
     return config.stash[RULES]
-
-
-def _model(config: pytest.Config) -> dict[str, Any]:
-    """The model, its step, and the file that already has its plan; files are relative to the current folder."""
-    from pytest_flashinfer_perf.extensions.models import shipped
-
-    here, model, plan = config.invocation_params.dir, config.getoption("perf_model"), config.getoption("perf_plan")
-    if model is not None and shipped.is_path(model):
-        model = str(here / model)
-    return {"model": model, "step": config.getoption("perf_step"), "plan": plan and str(here / plan)}
-
-
-def _traffic(config: pytest.Config) -> Path | None:
-    """The recording among the arguments; a run has one sum, so that it has one recording, and no model beside it."""
-    named = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
-    found = [path for path in named if named_files.is_recording(path)]
-    if len(found) > 1:
-        raise pytest.UsageError(f"{found[1]}: one recording at a time, {found[0].name} is named too")
-    if found and (config.getoption("perf_model") or config.getoption("perf_plan")):
-        raise pytest.UsageError(f"{found[0]}: a recording and --perf-model have a sum each, which a run has one of")
-    return found[0] if found else None
 
 
 def _plants(config: pytest.Config) -> dict[str, float]:

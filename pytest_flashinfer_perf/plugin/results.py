@@ -12,7 +12,6 @@ import sys
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ import pytest
 from _pytest._code.code import ExceptionChainRepr
 
 from pytest_flashinfer_perf import loading
-from pytest_flashinfer_perf.extensions.models import budget
 from pytest_flashinfer_perf.extensions.models.step import StepPlan
 from pytest_flashinfer_perf.files import verify_outputs, write_json
 from pytest_flashinfer_perf.gate import read
@@ -31,7 +29,7 @@ from pytest_flashinfer_perf.report import terminal
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.formatting import duration
 from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.run_file import FAILED, SCHEMA_KEY, Block, Run, RunError, Unmeasured
+from pytest_flashinfer_perf.rows.run_file import FAILED, SCHEMA_KEY, Block, RunError, Unmeasured
 from pytest_flashinfer_perf.session import benchmark_rows, reports, stash
 from pytest_flashinfer_perf.session.journal import json_of
 from pytest_flashinfer_perf.session.reports import CaseReport
@@ -60,12 +58,15 @@ BOARD: pytest.StashKey[Board] = pytest.StashKey()  # of the config
 class Board:
     """Collects rows and skips from test reports, also of other processes; `is_ours` if any belongs to a case."""
 
-    def __init__(self, step: Callable[[], StepPlan | None]) -> None:
-        self.step = step  # of a model, if the session measures one
+    def __init__(self) -> None:
+        self.plan: Callable[[], StepPlan | None] = lambda: None  # by which the rows are summed up, if they are
         self._carried: dict[str, list[CaseReport]] = {}  # of the last attempt of each test
         self.notes: list[str] = []
         self.is_ours = False
         self.is_part = False  # of a run, whose file is wanted even if it has no test
+
+    def step(self) -> StepPlan | None:
+        return self.plan()
 
     @property
     def rows(self) -> list[Row]:
@@ -150,18 +151,6 @@ class Board:
         write_lines(terminalreporter, added)
         is_nothing = skips and not (rows or checked or added)
         write_lines(terminalreporter, [NOTHING, *self.notes] if is_nothing else self.notes)
-        write_lines(terminalreporter, self._sum() if rows else ())
-
-    def _sum(self) -> Iterator[str]:
-        """Of the calls of a recording, if the session measured one."""
-        plan = self.step()
-        if plan is not None and plan.traffic is not None:
-            now = datetime.now().astimezone()
-            run = Run(source="this session", when=now, rows=tuple(self.rows), block=self.block)
-            try:
-                yield from budget.lines(budget.of_run(plan, run))
-            except RunError as error:
-                yield str(error)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:

@@ -119,11 +119,6 @@ def is_finite(value: Any) -> bool:
     return is_number and 0 <= value <= sys.float_info.max
 
 
-def _percentage(text: str) -> float | None:
-    return float(text[:-1]) / 100 if text.endswith("%") else None
-
-
-SHARE = Bound("a percentage above 0 and up to 100, as 95%", lambda value: 0 < value <= 1, _percentage)
 SECONDS = Bound("a finite number of seconds of at least 0", is_finite, float)
 SEED = Bound("a whole number of at most 64 bits", lambda value: _is_whole(value) and -(2**63) <= value < 2**64, int)
 
@@ -154,14 +149,3 @@ ALLOW = option(
     "setting. An unknown name lists those that there are. Default: none.",
 )
 JUDGED = (STRICT, ALLOW)
-
-# Of the options that choose cases, the one whose value has a form of its own.
-
-COVER = option(
-    "--perf-cover",
-    metavar="SHARE%",
-    type=SHARE,
-    default=1.0,
-    help="Of a recording (traffic.jsonl), run the heaviest cases until they cover this share of the time of the "
-    "recorded calls, as it is estimated. Default: 100%%.",
-)

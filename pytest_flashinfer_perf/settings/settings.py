@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError, unknown
@@ -101,16 +100,10 @@ class Settings:
     """All settings of a run."""
 
     suite: str = "default"
-    api: bool = False
     backends: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
     testlists: tuple[str, ...] = ()
     flags: str = ""
-    model: str | None = None
-    step: str | None = None
-    plan: str | None = None  # file of a step's plan, which another process has made
-    traffic: Path | None = None  # a recording among pytest's arguments
-    cover: float = 1.0  # the share of its time that is measured
     device: str = "auto"
     max_memory: float | None = None
     seed: int | None = None

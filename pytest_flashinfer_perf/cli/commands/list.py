@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.cli.commands import add_json, parser_of, show_json
 from pytest_flashinfer_perf.errors import unknown
-from pytest_flashinfer_perf.extensions import apis as derived
-from pytest_flashinfer_perf.extensions.apis.templates import DiscoveryError, installed, lines
-from pytest_flashinfer_perf.extensions.models import shipped
 from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.formatting import wrapped
 from pytest_flashinfer_perf.spec.case import UnknownRoutineError
-from pytest_flashinfer_perf.spec.params import Field, ParamError, fields_of
+from pytest_flashinfer_perf.spec.params import Field, fields_of
 from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
 EXAMPLE = """examples:
@@ -29,26 +26,16 @@ EXAMPLE = """examples:
 def main(arguments: Sequence[str]) -> int:
     description = "List routines with their backends, tiers, models and flags. For a named one, explain each flag."
     parser = parser_of("list", description, EXAMPLE)
-    parser.add_argument("--api", action="store_true", help="List FlashInfer's APIs that have a trace template instead.")
+    instead = loading.joined(loading.manager().hook.pytest_perf_lists())
+    for one in instead:
+        parser.add_argument(f"--{one.name}", action="store_const", dest="list", const=one, help=one.help)
     which = "Name of a routine or of an API, or part of it. Default: all."
     parser.add_argument("routine", nargs="?", default="", help=which)
     add_json(parser)
     known = parser.parse_args(arguments)
-    return (_apis if known.api else _routines)(known.routine, as_json=known.as_json)
-
-
-def _apis(asked: str, *, as_json: bool) -> int:
-    found = installed()
-    if not found.version:
-        raise DiscoveryError("flashinfer is not installed: there are no APIs to list")
-    asked_for = [api for api in found.apis if asked.lower() in api.name.lower()]
-    if not asked_for:
-        raise ParamError(derived.unknown(asked))
-    if as_json:
-        show_json([{"name": api.name, **fields.written(api)} for api in asked_for])
-    else:
-        show(lines(found, asked))
-    return 0
+    if known.list is not None:
+        return int(known.list([known.routine, *(["--json"] if known.as_json else [])]))
+    return _routines(known.routine, as_json=known.as_json)
 
 
 def _routines(asked: str, *, as_json: bool) -> int:
@@ -61,9 +48,14 @@ def _routines(asked: str, *, as_json: bool) -> int:
         show_json(list(map(_facts, found)))
         return 0
     shown = (line for routine in found for line in _described(routine, whole=bool(asked)))
-    models = () if asked else _titled("models", sorted({*_models(found), *shipped.names()}), indent=0)
-    show([*shown, *models])
+    show([*shown, *(() if asked else _names())])
     return 0
+
+
+def _names() -> Iterator[str]:
+    for of_one in reversed(loading.manager().hook.pytest_perf_listed()):
+        for title, names in of_one.items():
+            yield from _titled(title, names, indent=0)
 
 
 def _described(routine: AnyRoutine, *, whole: bool) -> Iterator[str]:

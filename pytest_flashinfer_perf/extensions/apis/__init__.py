@@ -2,45 +2,95 @@
 
 from __future__ import annotations
 
-import difflib
-import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_flashinfer_perf.extensions.apis.templates import installed
-from pytest_flashinfer_perf.spec.params import ParamError
+import pytest
+
+from pytest_flashinfer_perf.settings.option import Option, option
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.extensions.apis.routine import ApiRoutine
+    from pytest_flashinfer_perf.cli.command import Command
     from pytest_flashinfer_perf.spec.case import FlagLine
+    from pytest_flashinfer_perf.spec.routine import AnyRoutine
+
+ALL = option(
+    "--perf-api",
+    action="store_true",
+    help="Run every API of FlashInfer that comes with inputs and a reference (a trace template), instead of the "
+    "routines of the suite.",
+)
+MARKER = "perf_apis"
+
+
+def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
+    return {"which cases run": (ALL,)}
+
+
+def pytest_perf_markers() -> Sequence[str]:
+    return (
+        f"{MARKER}: parametrize `case` with the cases of all of FlashInfer's APIs that have a trace template",
+        "api: cases of FlashInfer's APIs that have a trace template",
+    )
+
+
+def pytest_perf_lists() -> Sequence[Command]:
+    from pytest_flashinfer_perf.cli.command import Command
+
+    sentence = "List FlashInfer's APIs that have a trace template instead."
+    return (Command("api", sentence, f"{__name__}.list_command:main"),)
+
+
+# Which tests and which cases.
+
+
+def tests() -> Path:
+    """The folder of the suite's test of all APIs."""
+    from pytest_flashinfer_perf.plugin.cases import root
+
+    return root() / "tests" / "api"
+
+
+def pytest_perf_paths(config: pytest.Config) -> Sequence[Path]:
+    in_case = any("--api" in line.replace("=", " ").split() for line in config.getoption("perf_case"))
+    return [tests()] if in_case or config.getoption(ALL.dest) else []
 
 
 def pytest_perf_line(words: Sequence[str]) -> FlagLine | None:
     if not any(word.partition("=")[0] == "--api" for word in words):
         return None
     from pytest_flashinfer_perf.extensions.apis import lines
+    from pytest_flashinfer_perf.extensions.apis.known import api_named
     from pytest_flashinfer_perf.spec import case as cases
 
     return lines.parse(api_named(cases.name_in(list(words))), list(words))
 
 
-@functools.cache
-def all_apis() -> dict[str, ApiRoutine]:
-    """The usable APIs of the installed FlashInfer by name; empty if it is not installed."""
-    from pytest_flashinfer_perf.extensions.apis import routine
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """An API's name begins the ids of its cases."""
+    if metafunc.definition.get_closest_marker(MARKER) is not None:
+        from pytest_flashinfer_perf.plugin import parametrize
 
-    return {api.name: routine.of(api) for api in installed().usable}
-
-
-def api_named(name: str) -> ApiRoutine:
-    known = all_apis()
-    if name not in known:
-        raise ParamError(f"api: {unknown(name)}")
-    return known[name]
+        parametrize(metafunc, lambda: {f"{name}-": api for name, api in _all().items()})
 
 
-def unknown(name: str) -> str:
-    """There are too many to list each in a sentence."""
-    close = difflib.get_close_matches(name, [api.name for api in installed().usable], n=3)
-    hint = f", did you mean {' or '.join(close)}?" if close else ""
-    return f"unknown name {name!r}{hint}: `flashinfer-perf list --api` has all"
+def pytest_perf_routines_beside(config: pytest.Config) -> Mapping[str, AnyRoutine]:
+    asked = config.getoption(ALL.dest) or any("flashinfer." in name for name in _named_in_settings(config))
+    return _all() if asked else {}
+
+
+def _named_in_settings(config: pytest.Config) -> Iterator[str]:
+    from pytest_flashinfer_perf.session.stash import SETTINGS
+
+    settings = config.stash[SETTINGS]
+    yield from (entry.which for entry in settings.quarantine)
+    yield from (override.glob for override in settings.checking.tolerances)
+
+
+def _all() -> Mapping[str, AnyRoutine]:
+    from pytest_flashinfer_perf.extensions.apis.known import all_apis
+    from pytest_flashinfer_perf.settings.usage import errors_of_use
+
+    with errors_of_use():
+        return all_apis()

@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
+from argparse import SUPPRESS
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_flashinfer_perf.settings.option import Option, option
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.cli.command import Command
     from pytest_flashinfer_perf.gate.verdict import Summing
+
+USES = ("apis", "ranks")  # which measure kernels between products, and those between GPUs
+
+MODEL = option(
+    "--perf-model",
+    reads=True,
+    metavar="NAME",
+    help="Run the shapes that this model has on one GPU, instead of a tier. NAME may end with the tensor-parallel "
+    "(-tp8), data-parallel (-dp2) and expert-parallel size (-ep32), as in llama-3.1-70b-tp8. Default of each: 1. "
+    "A config.json, or its folder, gives the kernels of a step of that model.",
+)
+STEP = option(
+    "--perf-step",
+    metavar="FLAGS",
+    help="Run the kernels of one step of the model: --phase decode or prefill, --batch, --context, --page-size, "
+    "--kv-dtype, --mixed, --tp, --dp, --ep. Default for a config.json: --phase decode --batch 64 --context 8192.",
+)
+PLAN = option("--perf-plan", reads=True, metavar="FILE", help=SUPPRESS)  # of a step, which `model` has made
+OPTIONS = (MODEL, STEP, PLAN)
+
+
+def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
+    return {"which cases run": OPTIONS}
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:
@@ -23,3 +53,36 @@ def pytest_perf_sums() -> tuple[Summing, ...]:
     from pytest_flashinfer_perf.extensions.models.verdicts import SUMS
 
     return (SUMS,)
+
+
+def pytest_perf_listed() -> Mapping[str, Iterable[str]]:
+    from pytest_flashinfer_perf.extensions.models.asked import known
+
+    return {"models": known()}
+
+
+# A session that measures a model.
+
+
+def is_asked(config: pytest.Config) -> bool:
+    return any(config.getoption(one.dest) is not None for one in OPTIONS)
+
+
+def pytest_perf_paths(config: pytest.Config) -> Sequence[Path]:
+    """A step has kernels of the suite and of APIs."""
+    if not is_asked(config) or config.getoption("perf_api"):
+        return []
+    from pytest_flashinfer_perf.extensions import apis
+    from pytest_flashinfer_perf.extensions.models.asked import AskedModel
+    from pytest_flashinfer_perf.plugin import cases
+
+    return [*cases.paths(), apis.tests()] if AskedModel(config).is_step else []
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if is_asked(config):
+        from pytest_flashinfer_perf.extensions.models.asked import AskedModel, SummedSession
+
+        asked = AskedModel(config)
+        config.pluginmanager.register(asked, "flashinfer-perf-model")
+        config.pluginmanager.register(SummedSession(config, lambda: asked.recorded), "flashinfer-perf-step")

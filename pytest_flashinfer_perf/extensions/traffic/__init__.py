@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_flashinfer_perf.settings.option import Bound, Option, option
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.cli.command import Command
+    from pytest_flashinfer_perf.rows.row import Row
+
+USES = ("apis", "models")  # a call may be of an API, and the calls are summed up as the kernels of a step are
+
+SESSION = "flashinfer-perf-traffic"
+
+
+def _percentage(text: str) -> float | None:
+    return float(text[:-1]) / 100 if text.endswith("%") else None
+
+
+COVER = option(
+    "--perf-cover",
+    metavar="SHARE%",
+    type=Bound("a percentage above 0 and up to 100, as 95%", lambda value: 0 < value <= 1, _percentage),
+    default=1.0,
+    help="Of a recording (traffic.jsonl), run the heaviest cases until they cover this share of the time of the "
+    "recorded calls, as it is estimated. Default: 100%%.",
+)
+
+
+def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
+    return {"which cases run": (COVER,)}
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:
@@ -18,3 +47,41 @@ def pytest_perf_commands() -> tuple[Command, ...]:
             f"{__name__}.record_command:main",
         ),
     )
+
+
+# A session that measures a recording.
+
+
+def pytest_perf_argument(path: Path) -> bool | None:
+    if path.suffix != ".jsonl":
+        return None
+    from pytest_flashinfer_perf.extensions.traffic import recording
+
+    return recording.is_recording(path) or None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A run has one sum, so that it has one recording, and no model beside it."""
+    named = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    found = list(filter(pytest_perf_argument, named))
+    if len(found) > 1:
+        raise pytest.UsageError(f"{found[1]}: one recording at a time, {found[0].name} is named too")
+    if found and (config.getoption("perf_model") or config.getoption("perf_plan")):
+        raise pytest.UsageError(f"{found[0]}: a recording and --perf-model have a sum each, which a run has one of")
+    if found:
+        from pytest_flashinfer_perf.extensions.traffic.measured import RecordingSession
+
+        config.pluginmanager.register(RecordingSession(config, found[0]), SESSION)
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    if not (parent.session.isinitpath(file_path) and pytest_perf_argument(file_path)):
+        return None
+    from pytest_flashinfer_perf.extensions.traffic.measured import TrafficFile
+
+    return TrafficFile.from_parent(parent, path=file_path)
+
+
+def pytest_perf_terminal(config: pytest.Config, rows: Sequence[Row]) -> Iterable[str]:
+    session = config.pluginmanager.get_plugin(SESSION)
+    return session.sum_of(rows) if session and rows else ()

@@ -46,7 +46,8 @@ def _inputs(api: Api, dtype: str | None) -> Mapping[str, Any] | None:
     """Those of the smallest case, as a recording describes them."""
     import torch
 
-    from pytest_flashinfer_perf.extensions.apis import all_apis, given
+    from pytest_flashinfer_perf.extensions.apis import given
+    from pytest_flashinfer_perf.extensions.apis.known import all_apis
     from pytest_flashinfer_perf.extensions.traffic import arguments
     from pytest_flashinfer_perf.spec import CannotRunError
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_flashinfer_perf.extensions.apis import all_apis, special_cases
+from pytest_flashinfer_perf.extensions.apis import special_cases
+from pytest_flashinfer_perf.extensions.apis.known import all_apis
 from pytest_flashinfer_perf.extensions.apis.shapes import FLOATS
 from pytest_flashinfer_perf.extensions.apis.templates import Api, Declared
 from pytest_flashinfer_perf.extensions.traffic import forms

@@ -4,7 +4,7 @@ import json
 
 from reports import benchmark, document, write
 
-from pytest_flashinfer_perf.extensions.apis import all_apis
+from pytest_flashinfer_perf.extensions.apis.known import all_apis
 from pytest_flashinfer_perf.extensions.models import plan as plans
 from pytest_flashinfer_perf.extensions.models.deployment import Step
 from pytest_flashinfer_perf.routines import all_routines

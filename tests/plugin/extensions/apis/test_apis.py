@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_flashinfer_perf import check_answer, cli
-from pytest_flashinfer_perf.extensions.apis import all_apis, prepare, registry, shapes, special_cases, truth
 from pytest_flashinfer_perf.extensions.apis import given as made
+from pytest_flashinfer_perf.extensions.apis import prepare, registry, shapes, special_cases, truth
 from pytest_flashinfer_perf.extensions.apis.by_hand import Template, by_hand
+from pytest_flashinfer_perf.extensions.apis.known import all_apis
 from pytest_flashinfer_perf.extensions.apis.templates import WHAT_LACKED, Api, Axis, Declared, installed
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.spec.routine import CannotRunError

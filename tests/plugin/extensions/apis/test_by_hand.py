@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from planted_faults import missed
 from torch.nn.functional import layer_norm, normalize, scaled_dot_product_attention, silu
 
-from pytest_flashinfer_perf.extensions.apis import all_apis, by_hand, calling, prepare
+from pytest_flashinfer_perf.extensions.apis import by_hand, calling, prepare
 from pytest_flashinfer_perf.extensions.apis.by_hand import attention, mended, norm, recurrent
 from pytest_flashinfer_perf.extensions.apis.given import FirstCall, Given
+from pytest_flashinfer_perf.extensions.apis.known import all_apis
 from pytest_flashinfer_perf.extensions.apis.routine import requirements
 from pytest_flashinfer_perf.machine import capability
 

@@ -10,7 +10,7 @@ from reports import document, unmeasured, write
 from step_runs import FLAGS, PRODUCTS, STEP, TIMES, TINY, completed, recorded_of, rows
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.extensions.apis import all_apis
+from pytest_flashinfer_perf.extensions.apis.known import all_apis
 from pytest_flashinfer_perf.extensions.models import kernels, shipped
 from pytest_flashinfer_perf.extensions.models import plan as plans
 from pytest_flashinfer_perf.extensions.models.deployment import Step

@@ -10,7 +10,7 @@ import pytest
 from tuner_runs import LIMITS
 
 from pytest_flashinfer_perf.engine import autotune
-from pytest_flashinfer_perf.extensions.apis import all_apis
+from pytest_flashinfer_perf.extensions.apis.known import all_apis
 from pytest_flashinfer_perf.extensions.tuner import heuristics, judge, tactics
 from pytest_flashinfer_perf.extensions.tuner.found import TUNERS, CaseFound, Replayed
 from pytest_flashinfer_perf.extensions.tuner.loop import PLUGIN

@@ -1,0 +1,35 @@
+"""The usable APIs of the installed FlashInfer, by their names."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from typing import TYPE_CHECKING
+
+from pytest_flashinfer_perf.extensions.apis.templates import installed
+from pytest_flashinfer_perf.spec.params import ParamError
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf.extensions.apis.routine import ApiRoutine
+
+
+@functools.cache
+def all_apis() -> dict[str, ApiRoutine]:
+    """The usable APIs of the installed FlashInfer by name; empty if it is not installed."""
+    from pytest_flashinfer_perf.extensions.apis import routine
+
+    return {api.name: routine.of(api) for api in installed().usable}
+
+
+def api_named(name: str) -> ApiRoutine:
+    known = all_apis()
+    if name not in known:
+        raise ParamError(f"api: {unknown(name)}")
+    return known[name]
+
+
+def unknown(name: str) -> str:
+    """There are too many to list each in a sentence."""
+    close = difflib.get_close_matches(name, [api.name for api in installed().usable], n=3)
+    hint = f", did you mean {' or '.join(close)}?" if close else ""
+    return f"unknown name {name!r}{hint}: `flashinfer-perf list --api` has all"

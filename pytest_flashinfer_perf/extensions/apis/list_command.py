@@ -1,0 +1,30 @@
+"""`flashinfer-perf list --api`: the templates of the installed FlashInfer, and why some cannot be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_flashinfer_perf.cli.commands import add_json, parser_of, show_json
+from pytest_flashinfer_perf.extensions.apis.known import unknown
+from pytest_flashinfer_perf.extensions.apis.templates import DiscoveryError, installed, lines
+from pytest_flashinfer_perf.printing import show
+from pytest_flashinfer_perf.rows import fields
+from pytest_flashinfer_perf.spec.params import ParamError
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = parser_of("list --api", "List FlashInfer's APIs that have a trace template.", "")
+    parser.add_argument("name")
+    add_json(parser)
+    known = parser.parse_args(arguments)
+    found = installed()
+    if not found.version:
+        raise DiscoveryError("flashinfer is not installed: there are no APIs to list")
+    asked_for = [api for api in found.apis if known.name.lower() in api.name.lower()]
+    if not asked_for:
+        raise ParamError(unknown(known.name))
+    if known.as_json:
+        show_json([{"name": api.name, **fields.written(api)} for api in asked_for])
+    else:
+        show(lines(found, known.name))
+    return 0

@@ -1,0 +1,109 @@
+"""What `--perf-model`, `--perf-step` and `--perf-plan` ask for: a model's sweep of shapes, or the kernels of a step."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from pytest_flashinfer_perf.errors import unknown
+from pytest_flashinfer_perf.extensions.apis.known import all_apis
+from pytest_flashinfer_perf.extensions.models import plan as plans
+from pytest_flashinfer_perf.extensions.models import shipped
+from pytest_flashinfer_perf.extensions.models.deployment import parse
+from pytest_flashinfer_perf.extensions.models.step import StepPlan
+from pytest_flashinfer_perf.extensions.ranks.asked import gpus
+from pytest_flashinfer_perf.plugin import cases
+from pytest_flashinfer_perf.plugin.results import BOARD
+from pytest_flashinfer_perf.routines import all_routines
+from pytest_flashinfer_perf.session.stash import SETTINGS
+from pytest_flashinfer_perf.settings.usage import errors_of_use
+from pytest_flashinfer_perf.spec.case import Case
+from pytest_flashinfer_perf.spec.params import ParamError, Params
+from pytest_flashinfer_perf.spec.presets import Spread, split_name
+from pytest_flashinfer_perf.spec.routine import AnyRoutine, Shape
+
+
+def swept() -> set[str]:
+    """The models whose shapes some routine is swept with."""
+    return {name for routine in all_routines().values() if routine.presets for name in routine.presets.layers}
+
+
+def known() -> list[str]:
+    return sorted({*swept(), *shipped.names()})
+
+
+class AskedModel:
+    """The cases of each routine, from these options; files are relative to the current folder."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        here, file = config.invocation_params.dir, config.getoption("perf_plan")
+        self.model, self.step = config.getoption("perf_model"), config.getoption("perf_step")
+        self.file = here / file if file else None
+        if self.model is not None and shipped.is_path(self.model):
+            self.name, self.gpus = str(here / self.model), dict[str, int]()
+        else:
+            self.name, self.gpus = split_name(self.model or "")
+
+    @functools.cached_property
+    def is_step(self) -> bool:
+        """Of a config.json, with `--perf-step`, or of a plan. Other models have sweeps."""
+        if self.model is None:
+            return self.file is not None
+        return self.step is not None or self.name not in swept()
+
+    @functools.cached_property
+    def plan(self) -> StepPlan:
+        return plans.read(self.file) if self.file else plans.of(self.name, parse(self.step or "", self.gpus))
+
+    @functools.cached_property
+    def recorded(self) -> StepPlan | None:
+        """The step as this FlashInfer can measure it, for the file of the run."""
+        if not self.is_step:
+            return None
+        step, here = plans.completed(self.plan, {**all_routines(), **all_apis()}), gpus()
+        return plans.within(step, len(here)) if here else step
+
+    def pytest_collection(self) -> None:
+        """Raise for what is wrong before anything is collected."""
+        with errors_of_use():
+            if self.file:
+                _ = self.plan
+            if self.model is None:
+                if self.step:
+                    raise ParamError("--perf-step needs --perf-model")
+                return
+            if not shipped.is_path(self.name) and self.name not in known():
+                raise ParamError(f"--perf-model: {unknown(self.name, known())}")
+            for routine in all_routines().values():
+                self.shapes(routine)
+
+    def shapes(self, routine: AnyRoutine) -> Sequence[Shape[Any]]:
+        if self.is_step:
+            return plans.shapes(self.plan, routine)
+        return list(routine.shapes_of_model(self.name, Spread(**self.gpus)))
+
+    def pytest_perf_cases(
+        self, config: pytest.Config, routine: AnyRoutine, shapes: Sequence[Params | str]
+    ) -> Sequence[Case] | None:
+        """A test that lists its own shapes keeps them."""
+        if shapes or (self.model is None and self.file is None):
+            return None
+        return cases.of_shapes(routine, self.shapes(routine), config.stash[SETTINGS])
+
+    def pytest_perf_routines_beside(self) -> Mapping[str, AnyRoutine]:
+        return all_apis() if self.is_step else {}
+
+
+class SummedSession:
+    """A session whose rows are summed up by a plan, which the file of the run has."""
+
+    def __init__(self, config: pytest.Config, plan: Callable[[], StepPlan | None]) -> None:
+        self.plan = config.stash[BOARD].plan = plan
+
+    def pytest_report_collectionfinish(self) -> list[str]:
+        """Which part has cases."""
+        plan = self.plan()
+        return list(plan.coverage) if plan else []
