@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.gate.quantity import Quantity
     from pytest_flashinfer_perf.gate.verdict import Summing
     from pytest_flashinfer_perf.plugin.fixture import CaseRun, Perf
+    from pytest_flashinfer_perf.report.sections import Section
     from pytest_flashinfer_perf.rows.row import Row
     from pytest_flashinfer_perf.rows.run_file import Run
     from pytest_flashinfer_perf.settings.option import Option
@@ -134,8 +135,13 @@ def pytest_perf_terminal(config: pytest.Config, rows: Sequence[Row]) -> Iterable
 
 
 @pytest.hookspec
-def pytest_perf_sections(runs: Sequence[Run]) -> Iterable[str]:  # type: ignore[empty-body]
-    """Lines of Markdown below the tables of a report."""
+def pytest_perf_sections(runs: Sequence[Run]) -> Iterable[Section]:  # type: ignore[empty-body]
+    """Sections of a report of these runs, oldest first, in whatever format it is written."""
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_perf_report(runs: Sequence[Run], path: Path) -> bool | None:
+    """Write a report of these runs to this file, if its name is that of a format of the extension, and say so."""
 
 
 # What is judged.

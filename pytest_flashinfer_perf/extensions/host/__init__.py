@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
@@ -12,6 +12,7 @@ from pytest_flashinfer_perf.settings.option import Option, option
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.engine.observers import Observer
     from pytest_flashinfer_perf.gate.quantity import Quantity
+    from pytest_flashinfer_perf.report.sections import Section
     from pytest_flashinfer_perf.rows.row import Row
     from pytest_flashinfer_perf.rows.run_file import Run
 
@@ -48,13 +49,11 @@ def pytest_perf_terminal(config: pytest.Config, rows: Sequence[Row]) -> Iterator
         yield from table.lines(rows)
 
 
-def pytest_perf_sections(runs: Sequence[Run]) -> Iterator[str]:
-    from pytest_flashinfer_perf.extensions.host.table import tables
-    from pytest_flashinfer_perf.report import markdown, story
+def pytest_perf_sections(runs: Sequence[Run]) -> Iterable[Section]:
+    from pytest_flashinfer_perf.extensions.host import table
+    from pytest_flashinfer_perf.report import story
 
-    measured = [one.row for one in story.outcomes(runs) if one.row]
-    for title, (headings, cells) in tables(measured).items():
-        yield from markdown.folded(title, markdown.table(headings, cells))
+    return table.sections([one.row for one in story.outcomes(runs) if one.row])
 
 
 def pytest_perf_quantities() -> tuple[Quantity, ...]:

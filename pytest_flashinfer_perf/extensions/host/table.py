@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_flashinfer_perf.extensions.host.host_time import (
@@ -14,12 +14,14 @@ from pytest_flashinfer_perf.extensions.host.host_time import (
     outlasts,
     places,
 )
+from pytest_flashinfer_perf.report.sections import Section, Table
 from pytest_flashinfer_perf.rows.formatting import counted, duration, grouped, indented, named, wrapped
 from pytest_flashinfer_perf.rows.row import Row
 
-Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+Cells = tuple[tuple[str, ...], list[tuple[str, ...]]]
 BATCH = "batch_size"
 MOST = 20  # of the slowest plans
+HEIGHT = 240  # of a plot, in pixels
 HEADINGS = f"  {'':<24}{'enqueue':>10}{'plan':>10}{'GPU':>10}{'launch':>7}{'alloc':>6}{'wait':>5}{'copy':>5}"
 NOTHING = "--perf-host: nothing was measured on a GPU"
 
@@ -69,7 +71,7 @@ def waiting(rows: Iterable[Row]) -> Iterator[str]:
         yield from wrapped(f"{longer}: without a CUDA graph the GPU waits (--perf-host)")
 
 
-def slowest_plans(rows: Iterable[Row]) -> Table:
+def slowest_plans(rows: Iterable[Row]) -> Cells:
     planned = [(row, host) for row, host in known(rows) if host.plan_us is not None]
     slowest = sorted(planned, key=lambda one: -(one[1].plan_us or 0.0))[:MOST]
     return ("case", "plan", "enqueue", "GPU"), [
@@ -77,7 +79,7 @@ def slowest_plans(rows: Iterable[Row]) -> Table:
     ]
 
 
-def who_waits(rows: Iterable[Row]) -> Table:
+def who_waits(rows: Iterable[Row]) -> Cells:
     """Calls that wait for the GPU or copy to the host, with their lines."""
     asking = [(row, host) for row, host in known(rows) if host.waits or host.synchronisations or host.copies_to_host]
     return ("case", "enqueue", "synchronisations", "copies to host", "by"), [
@@ -90,7 +92,7 @@ def _places(host: HostTime) -> str:
     return "; ".join(place for what in (SYNCHRONISATION, COPY_TO_HOST) for place in places(host, what))
 
 
-def costliest(rows: Iterable[Row]) -> Table:
+def costliest(rows: Iterable[Row]) -> Cells:
     """The cases with the most host time relative to GPU time."""
     slower = [(row, host) for row, host in known(rows) if outlasts(host, row.median)]
     ordered = sorted(slower, key=lambda one: -one[1].host_us * 1e-6 / one[0].median)[:MOST]
@@ -107,10 +109,34 @@ TABLES = {
 }
 
 
-def tables(rows: Sequence[Row]) -> dict[str, Table]:
-    """The tables that have at least one row."""
+def sections(rows: Sequence[Row]) -> Iterator[Section]:
+    """One of the tables that have at least one row, and a plot of the plans over the batches; none on a CPU."""
     made = {title: table(rows) for title, table in TABLES.items()}
-    return {title: table for title, table in made.items() if table[1]}
+    tables = [Table(title, *cells) for title, cells in made.items() if cells[1]]
+    if tables:
+        points = plans_over_batches(rows)
+        yield Section("host", "What calls cost the host", tables, chart=_plans(points) if points else None)
+
+
+def _plans(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Planning time by batch size, a curve for each backend and shape."""
+    axes = {"x": ("batch", "requests in the batch"), "y": ("us", "plan, us")}
+    scale = {"type": "log", "nice": False}
+    along = {
+        axis: {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": {"format": ",~r"}}
+        for axis, (field, title) in axes.items()
+    }
+    return {
+        "description": "Time of a plan over the size of its batch, for each backend and shape",
+        "height": HEIGHT,
+        "data": {"values": points},
+        "mark": {"type": "line", "point": {"size": 40}},
+        "encoding": {
+            **along,
+            "color": {"field": "curve", "title": None, "legend": {"columns": 1}},
+            "tooltip": [{"field": "curve"}, {"field": "batch"}, {"field": "us", "title": "us", "format": ".4~g"}],
+        },
+    }
 
 
 def plans_over_batches(rows: Iterable[Row]) -> list[dict[str, Any]]:

@@ -14,6 +14,8 @@ from pytest_flashinfer_perf.settings.option import Option, option
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.cli.command import Command
     from pytest_flashinfer_perf.gate.verdict import Summing
+    from pytest_flashinfer_perf.report.sections import Section
+    from pytest_flashinfer_perf.rows.run_file import Run
 
 USES = ("apis", "ranks")  # which measure kernels between products, and those between GPUs
 
@@ -86,3 +88,10 @@ def pytest_configure(config: pytest.Config) -> None:
         asked = AskedModel(config)
         config.pluginmanager.register(asked, "flashinfer-perf-model")
         config.pluginmanager.register(SummedSession(config, lambda: asked.recorded), "flashinfer-perf-step")
+
+
+def pytest_perf_sections(runs: Sequence[Run]) -> Iterable[Section]:
+    from pytest_flashinfer_perf.extensions.models import budget
+
+    steps = budget.of_runs(runs)
+    return [budget.section(steps)] if steps else []

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_flashinfer_perf.extensions.models.step import StepKernel, StepPlan, Traffic
-from pytest_flashinfer_perf.rows.formatting import as_markdown, cold_l2, duration, markdown_table, named, shortened
+from pytest_flashinfer_perf.report.sections import Section, Table
+from pytest_flashinfer_perf.rows.formatting import cold_l2, duration, named, shortened
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run, RunError
 from pytest_flashinfer_perf.rows.scatter import median_error
@@ -169,7 +170,7 @@ def _sum(entries: Iterable[KernelTime]) -> Sum:
     return Sum(sum(entry.seconds for entry in listed), math.hypot(*(entry.error for entry in listed)))
 
 
-# The budget of a model's step as a table for the terminal or Markdown, with what it does not cover.
+# The budget of a model's step as a table for the terminal or a report, with what it does not cover.
 
 OF_A_STEP = ("kernel", "count", "fastest backend", "median", "per step", "share")
 OF_TRAFFIC = ("API", "calls", "cases", "mean", "per second", "share")
@@ -188,12 +189,16 @@ def lines(budget: Budget) -> Iterator[str]:
     yield from below(budget)
 
 
-def markdown(budget: Budget) -> Iterator[str]:
-    yield f"### {as_markdown(f'{budget.plan.title} on {budget.device}')}"
-    yield ""
-    yield from markdown_table(headings(budget), table(budget))
-    yield ""
-    yield from (f"- {as_markdown(line.strip())}" for line in below(budget))
+def as_table(budget: Budget) -> Table:
+    sentences = [line.strip() for line in below(budget)]
+    if budget.trouble:
+        return Table(budget.plan.title, below=sentences)
+    return Table(f"{budget.plan.title} on {budget.device}", headings(budget), list(table(budget)), sentences)
+
+
+def section(budgets: Iterable[Budget]) -> Section:
+    """With a table for each; without one where `trouble` says why."""
+    return Section("step", "A model's step", [as_table(one) for one in budgets], is_answer=True)
 
 
 def table(budget: Budget) -> Iterator[tuple[str, ...]]:

@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.extensions.models.step import StepPlan
 from pytest_flashinfer_perf.files import verify_outputs
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.printing import safe_lines, say
-from pytest_flashinfer_perf.report import story
+from pytest_flashinfer_perf.report import markdown, story
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.rows.run_file import Run, RunError
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         return COMPLETE
     run = _read(args.run) if args.run else _measured(plan, for_pytest)
     found = budget.of_run(_recorded(plan, run), run, _read(args.base) if args.base else None)
-    lines = budget.markdown(found) if args.markdown else budget.lines(found)
+    lines = markdown.opened(budget.as_table(found)) if args.markdown else budget.lines(found)
     write(args.output, safe_lines("\n".join(lines)) + "\n")
     return INCOMPLETE if found.unmeasured else COMPLETE
 

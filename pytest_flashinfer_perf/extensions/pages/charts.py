@@ -196,26 +196,6 @@ def trend(labels: Sequence[str]) -> Spec:
     }
 
 
-def plans() -> Spec:
-    """Planning time by batch size, a curve for each backend and shape."""
-    axes = {"x": ("batch", "requests in the batch"), "y": ("us", "plan, us")}
-    scale = {"type": "log", "nice": False}
-    along = {
-        axis: {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": {"format": ",~r"}}
-        for axis, (field, title) in axes.items()
-    }
-    return {
-        "height": LOW * 1.5,
-        "data": {"name": "plans"},
-        "mark": {"type": "line", "point": {"size": 40}},
-        "encoding": {
-            **along,
-            "color": {"field": "curve", "title": None, "scale": {"range": list(COLOURS)}, "legend": {"columns": 1}},
-            "tooltip": [{"field": "curve"}, {"field": "batch"}, {"field": "us", "title": "us", "format": ".4~g"}],
-        },
-    }
-
-
 def specs(labels: Sequence[str]) -> dict[str, Spec]:
     return {
         "histogram": histogram(),
@@ -224,7 +204,6 @@ def specs(labels: Sequence[str]) -> dict[str, Spec]:
         "clock": in_order("clocks", "ghz", "SM clock, GHz"),
         "history": history(labels),
         "trend": trend(labels),
-        "plans": plans(),
     }
 
 

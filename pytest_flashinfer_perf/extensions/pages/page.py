@@ -17,31 +17,27 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_flashinfer_perf.extensions.host import table as host
-from pytest_flashinfer_perf.extensions.models import budget
-from pytest_flashinfer_perf.extensions.models.budget import Budget
 from pytest_flashinfer_perf.extensions.pages import charts
 from pytest_flashinfer_perf.extensions.pages.charts import HeatMap, heat_map
 from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.report import backends, story
+from pytest_flashinfer_perf.report import backends, sections, story
 from pytest_flashinfer_perf.report.backends import BackendTable
+from pytest_flashinfer_perf.report.sections import Section
 from pytest_flashinfer_perf.report.story import CaseHistory, ShownVerdict, Support
 from pytest_flashinfer_perf.rows import formatting
 from pytest_flashinfer_perf.rows.formatting import duration, grouped
 from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.run_file import Run, Unmeasured
+from pytest_flashinfer_perf.rows.run_file import Run, RunError, Unmeasured
 
 if TYPE_CHECKING:
     import jinja2
 
 PACKED_FROM = 4_000_000  # characters: a smaller page is readable where scripts may not run
-SECTIONS = ("answer", "trend", "step", "roofline", "backends", "host", "cases", "support")
 # Shown elsewhere, or too long for a list of facts.
 NOT_A_FACT = (
-    *("case", "kernels", "tactics", "host", "repro", "repro_upstream", "requirements"),
+    *("case", "kernels", "tactics", "repro", "repro_upstream", "requirements"),
     *("cycles_per_call", "sm_ghz_per_call", "busy_per_call"),
 )
-FACTS_OF_HOST = ("host_us", "plan_us", "waits", "allocations", "synchronisations", "copies_to_host")
 
 
 @dataclass(frozen=True)
@@ -78,25 +74,17 @@ class View:
     @property
     def sections(self) -> list[tuple[str, str]]:
         """The ids and titles of those that have something to show."""
-        may_be_empty = {"trend": self.trends, "step": self.steps, "host": self.host_tables}
-        return [(name, name.capitalize()) for name in SECTIONS if may_be_empty.get(name, True)]
+        names = ["answer", *(["trend"] if self.trends else []), *(one.name for one in self.added if one.is_answer)]
+        names += ["roofline", "backends", *(one.name for one in self.added if not one.is_answer), "cases", "support"]
+        return [(name, name.capitalize()) for name in names]
 
     @functools.cached_property
     def answer(self) -> story.Summary:
         return story.answer(self.runs, self.outcomes, self.judged)
 
     @functools.cached_property
-    def steps(self) -> list[Budget]:
-        return budget.of_runs(self.runs)
-
-    @functools.cached_property
-    def host_tables(self) -> dict[str, host.Table]:
-        """The host-time tables; empty for a run on a CPU."""
-        return host.tables(self._measured)
-
-    @functools.cached_property
-    def plans(self) -> list[dict[str, Any]]:
-        return host.plans_over_batches(self._measured)
+    def added(self) -> list[Section]:
+        return sections.of(self.runs)
 
     @functools.cached_property
     def _measured(self) -> list[Row]:
@@ -216,7 +204,8 @@ class View:
             "kernels": list(names),
             "colours": self.colours,
             "figures": {f.place: {"spec": f.spec, "roofs": f.roofs, "points": f.points} for f in self.figures},
-            "plans": self.plans,
+            "added": {section.name: section.chart for section in self.added if section.chart},
+            "palette": charts.COLOURS,
             "trend": [i for i, _ in self.trends],
             "specs": charts.specs(runs),
         }
@@ -272,11 +261,17 @@ def _facts(one: CaseHistory) -> Iterator[tuple[str, str]]:
 def _fields(entry: Row | Unmeasured) -> dict[str, Any]:
     if isinstance(entry, Unmeasured):
         return entry.written()
-    of_host = {name: getattr(entry.host, name) for name in FACTS_OF_HOST} if entry.host else {}
     placements = [duration(one.median) for one in entry.provenance.placements if one.median]
     own = {name: getattr(entry.stats, name) for name in ("median", "mean", "stddev")}
     own |= {"spread": entry.spread, "placements": placements}
-    return {**entry.extra_info(), **own, **of_host, **entry.params}
+    return {**_flat(entry.extra_info()), **own, **entry.params}
+
+
+def _flat(info: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an object stand beside the others."""
+    objects = [one for one in info.values() if isinstance(one, Mapping)]
+    alone = {name: value for name, value in info.items() if not isinstance(value, Mapping)}
+    return {name: value for one in (alone, *objects) for name, value in one.items()}
 
 
 def _text(value: Any) -> str:
@@ -303,13 +298,16 @@ def missing() -> str | None:
 
 
 def write(path: Path, runs: Sequence[Run]) -> None:
+    absent = missing()
+    if absent:
+        raise RunError(absent)
     write_whole(path, render(runs))
 
 
 def render(runs: Sequence[Run]) -> str:
     """The page; a large one is packed into a small one, which a browser unpacks."""
     view, script = View(tuple(runs), story.of(runs)), _libraries() + _file("report.js")
-    told = {"view": view, "script": script, "style": _file("report.css"), "budget": budget}
+    told = {"view": view, "script": script, "style": _file("report.css")}
     page = _template("page.html.j2").render(told)
     if len(page) < PACKED_FROM:
         return page

@@ -29,6 +29,7 @@
       axis: { ...words, gridColor: line, domainColor: line, tickColor: line },
       legend: { ...words, orient: "top", columns: Math.max(2, Math.floor(innerWidth / 150)), symbolSize: 70 },
       point: { color: accent },
+      range: { category: data.palette },
       style: {
         roof: { color: quiet, strokeWidth: 1.5 },
         label: { color: ink, fontSize: 11 },
@@ -58,8 +59,7 @@
       rooflines.push(view);
     }
     showRoutine();
-    const plans = find('[data-chart="plans"]');
-    if (plans) await plot(plans, data.specs.plans, { plans: data.plans });
+    for (const place of all("[data-added]")) await plot(place, data.added[place.dataset.added], {});
     const trend = find('[data-chart="trend"]');
     if (trend) {
       const view = await plot(trend, data.specs.trend, { trend: data.trend.flatMap(steps) });

@@ -44,7 +44,7 @@ def started(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("name", "arguments", "said"),
     [
-        ("consumers.py", "--dry-run", r"run\.csv: \d\d+ lines"),
+        ("consumers.py", "--dry-run", "nights: 20 runs"),
         ("empty_environment.py", "--here", "make Markdown of it"),
         (
             "busy_cpu.py",

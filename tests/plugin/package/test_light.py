@@ -87,7 +87,6 @@ USED = here(
         f"history {ROOT / 'evidence'}": (2, "series from 1 run"),
         f"merge {RUN} --allow gaps --output merged.json": (0, ""),
         f"report --markdown {RUN}": (0, "NVIDIA H200"),
-        f"export {RUN} --to csv": (0, "NVIDIA H200"),
         f"publish {RUN}": (0, ""),
         "watch perf-data -o site": (2, ""),
     }

@@ -25,7 +25,6 @@ COMMANDS = here(
         "report a.json -o linked.json": "--output: linked.json is read",
         "report a.json -o hard.json": "--output: hard.json is read",
         "report --markdown a.json b.json -o runs/../b.json": "--output: runs/../b.json is read",
-        "export a.json --to csv -o a.json": "--output: a.json is read",
         "merge a.json b.json -o a.json": "--output: a.json is read",
         "compare --base a.json --head b.json --json a.json": "--json: a.json is read",
         "compare --base a.json --head b.json --markdown b.json": "--markdown: b.json is read",
@@ -50,7 +49,7 @@ OPTIONS = here(
         "--perf-csv=test_own.py": "--perf-csv: *test_own.py is read",
         "--benchmark-json=test_other.py": "--benchmark-json: *test_other.py is read",
         "--perf-csv=pytest.ini": "--perf-csv: *pytest.ini is read",
-        "--perf-csv=r --perf-html=r": "--perf-csv: *r is written by --perf-html too",
+        "--perf-csv=r --perf-html=r": "--perf-*: *r is written by --perf-* too",
         "--perf-csv=r --benchmark-json=r": "--perf-csv: *r is written by --benchmark-json too",
         "--perf-html=r --junitxml=r": "--perf-html: *r is written by --junitxml too",
     }

@@ -52,7 +52,6 @@ COMMANDS = here(
         "compare --base a.json --head none.json": 2,
         "history runs": 1,
         "history runs --json": 1,
-        "export a.json --to csv": 0,
         "report --markdown a.json b.json": 0,
         "merge a.json b.json -o c.json": 2,
         "model llama-3.1-8b --run a.json": 2,

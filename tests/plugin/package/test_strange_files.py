@@ -67,7 +67,6 @@ COMMANDS = here(
         "compare --base base.json --head strange.json --explain *",
         "compare --base strange.json base.json --head other.json again.json --paired",
         "report --markdown strange.json base.json",
-        "export strange.json --to csv",
         "merge strange.json other.json -o merged.json",
         "merge strange.json other.json -o merged.json --allow duplicates,gaps,commits,versions,gpus",
         "history runs",

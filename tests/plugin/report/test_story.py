@@ -4,7 +4,6 @@ import pytest
 from made import typed
 from reports import ROUTINE, UUID, benchmark, document, unmeasured, write
 
-from pytest_flashinfer_perf.extensions.pages.charts import heat_map
 from pytest_flashinfer_perf.report import backends, story
 from pytest_flashinfer_perf.report.story import ShownVerdict
 from pytest_flashinfer_perf.rows.run_file import RunError
@@ -236,22 +235,6 @@ def test_one_backend_is_no_comparison(told):
 def test_times_of_two_instruments_do_not_stand_side_by_side(told):
     rows = [benchmark("fa2"), benchmark("cudnn", instrument="events")]
     assert not list(backends.comparisons(told(document(*rows))))
-
-
-def test_a_heat_map_has_a_line_for_each_batch_and_a_column_for_each_sequence(told):
-    at = [(1, 1024), (1, 8192), (16, 1024)]
-    rows = [benchmark(backend, batch, s_kv) for batch, s_kv in at for backend in ("fa2", "cudnn")]
-    [comparison] = backends.comparisons(told(document(*rows)))
-    heat = heat_map(comparison)
-    assert heat.sequences == ("1024", "8192")
-    cells = {1: {"1024": "llama-b1-s1024", "8192": "llama-b1-s8192"}, 16: {"1024": "llama-b16-s1024"}}
-    assert heat.groups == (("llama", tuple(cells.items())),)
-
-
-def test_a_routine_without_batch_and_sequence_has_no_heat_map(told):
-    rows = [{**benchmark(b, k), "params": {"m": k}} for b in ("fa2", "cudnn") for k in (1, 2)]
-    [comparison] = backends.comparisons(told(document(*rows)))
-    assert heat_map(comparison) is None
 
 
 def test_support_counts_what_ran_and_why_the_rest_did_not(told):

@@ -3,8 +3,12 @@
 import json
 import random
 
+import pytest
 from made import document as made_up
 from made import placements, row
+
+from pytest_flashinfer_perf import hookspecs, loading
+from pytest_flashinfer_perf.report.sections import Section, Table
 
 ROUTINE = "BatchDecodeWithPagedKVCacheWrapper"
 UUID = "GPU-0a1b2c3d"
@@ -80,3 +84,26 @@ def document(*benchmarks, left=(), when="2026-11-20T10:00:00+00:00", **changes):
 def write(path, said):
     path.write_text(said if isinstance(said, str) else json.dumps(said))
     return path
+
+
+CHART = {"description": "a line", "data": {"values": [{"x": 1}]}, "mark": "point", "encoding": {"x": {"field": "x"}}}
+
+
+class Sections:
+    """An extension that tells an answer, and more."""
+
+    def pytest_perf_sections(self, runs):
+        below = [f"<b> is told of {len(runs)}"]
+        yield Section(
+            "first", "Answer", [Table("a step", ("kernel", "share"), [("a_b", "25%")], below)], is_answer=True
+        )
+        yield Section("second", "More", [Table("plans", below=["nothing"])], chart=CHART)
+
+
+def extended_by(monkeypatch, *plugins):
+    """As if these were the only extensions."""
+    manager = pytest.PytestPluginManager()
+    manager.add_hookspecs(hookspecs)
+    for plugin in plugins:
+        manager.register(plugin)
+    monkeypatch.setattr(loading, "manager", lambda: manager)

@@ -1,11 +1,11 @@
-"""What calls cost the host, in the terminal, in Markdown and in the page."""
+"""What calls cost the host, in the terminal and in reports."""
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 
 import pytest
+import vl_convert
 from hypothesis import given
 from hypothesis import strategies as st
 from made import typed
@@ -16,7 +16,6 @@ from pytest_flashinfer_perf.extensions.host import host
 from pytest_flashinfer_perf.extensions.host.host_gate import HostLimits
 from pytest_flashinfer_perf.extensions.host.host_time import HostLine, HostTime
 from pytest_flashinfer_perf.extensions.host.table import NOTHING, lines, waiting
-from pytest_flashinfer_perf.extensions.pages import page
 from pytest_flashinfer_perf.gate import thresholds
 from pytest_flashinfer_perf.report import markdown, story
 from pytest_flashinfer_perf.rows import fields
@@ -79,21 +78,21 @@ def test_what_the_gpu_waits_for_is_noted(measured, cpu, monkeypatch):
 
 
 def test_markdown_has_the_slowest_plans_first_and_names_who_waits(measured):
-    text = "\n".join(markdown.lines(measured, extension.pytest_perf_sections(measured)))
+    text = "\n".join(markdown.lines(measured))
     assert re.findall(r"b(\d+)-s1024-fa2 \| 1\d\d.0 us", text) == ["64", "16", "1"]
     assert "1 x flashinfer/prefill.py:12 in run" in text
 
 
-def test_the_page_draws_plans_over_batches(measured):
-    text = page.render(measured)
-    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
-    assert [(point["batch"], point["us"]) for point in data["plans"]] == [(1, 101.0), (16, 116.0), (64, 164.0)]
-    assert len({point["curve"] for point in data["plans"]}) == 1
-    assert all(found in text for found in ('data-chart="plans"', "The slowest plans", 'href="#host"'))
+def test_plans_over_batches_are_drawn(measured):
+    [section] = extension.pytest_perf_sections(measured)
+    points = section.chart["data"]["values"]
+    assert [(point["batch"], point["us"]) for point in points] == [(1, 101.0), (16, 116.0), (64, 164.0)]
+    assert len({point["curve"] for point in points}) == 1
+    assert vl_convert.vegalite_to_vega(section.chart)["marks"]
 
 
-def test_a_page_without_a_gpu_has_no_such_section(read):
-    assert 'id="host"' not in page.render(read(benchmark("fa2", host=None)))
+def test_a_run_without_a_gpu_has_no_such_section(read):
+    assert list(extension.pytest_perf_sections(read(benchmark("fa2", host=None)))) == []
 
 
 def names_in_tables(heading):

@@ -1,15 +1,14 @@
 """The sum of a model's step in the file of its run, in reports, and in the gate."""
 
 import json
-import re
 
 import pytest
 from reports import write
 from step_runs import FLAGS, PRODUCTS, TIMES, TINY, completed, recorded
 
 from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.extensions.models import budget
 from pytest_flashinfer_perf.extensions.models import model_command as model
-from pytest_flashinfer_perf.extensions.pages import page
 from pytest_flashinfer_perf.extensions.shards import merging
 from pytest_flashinfer_perf.report import story
 from pytest_flashinfer_perf.rows import run_file
@@ -102,24 +101,25 @@ def test_a_step_recorded_without_weights_is_still_summed(plan, tmp_path, capsys)
     assert "incomplete: of kernels with an unknown share of the weights" in text
 
 
-def test_the_page_has_a_bar_for_each_kernel_and_names_the_gaps(plan, tmp_path):
+def test_a_report_has_the_share_of_each_kernel_and_names_the_gaps(plan, tmp_path):
     dates = ("2026-11-20T10:00:00+00:00", "2026-11-21T10:00:00+00:00")
     sides = zip(("base.json", "head.json"), (TIMES, {**TIMES, "lm-head": 24.0}), dates, strict=True)
-    html = page.render(story.read([write(tmp_path / name, recorded(plan, us, when)) for name, us, when in sides]))
-    section = re.search(r'<section id="step".*?</section>', html, re.DOTALL)[0]
-    bars = re.findall(r'<th scope="row">(.*?)</th>.*?width: ([\d.]+)%', section, re.DOTALL)
-    assert len(bars) == len(TIMES)
-    assert dict(bars)["gate-up"] == "29.6"
-    assert sum(float(share) for _, share in bars) == pytest.approx(100, abs=0.5)
-    assert '<th scope="col">fastest backend</th>' in section
-    assert "sum 304.0 us" in section
-    assert "compared with the base: -5.0%" in section
-    assert "without a case: embedding" in section
+    runs = story.read([write(tmp_path / name, recorded(plan, us, when)) for name, us, when in sides])
+    [table] = budget.section(budget.of_runs(runs)).tables
+    shares = {line[0]: float(line[-1].rstrip("%")) for line in table.lines}
+    assert len(shares) == len(TIMES)
+    assert shares["gate-up"] == 29.6
+    assert sum(shares.values()) == pytest.approx(100, abs=0.5)
+    said = " ".join(table.below)
+    assert "sum 304.0 us" in said
+    assert "compared with the base: -5.0%" in said
+    assert "without a case: embedding" in said
 
 
-def test_a_page_of_a_step_without_rows_has_the_reason(plan, tmp_path):
-    html = page.render(story.read([write(tmp_path / "run.json", recorded(plan, {}))]))
-    assert "has usable rows of no device: a step runs on one GPU" in html
+def test_a_report_of_a_step_without_rows_has_the_reason(plan, tmp_path):
+    [table] = budget.section(budget.of_runs(story.read([write(tmp_path / "run.json", recorded(plan, {}))]))).tables
+    assert (*table.headings, *table.lines) == ()
+    assert "has usable rows of no device: a step runs on one GPU" in table.below[0]
 
 
 def test_the_markdown_report_has_the_step(plan, tmp_path, capsys):

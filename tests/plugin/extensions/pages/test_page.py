@@ -1,4 +1,4 @@
-"""The page and the Markdown, as text; what a browser makes of the page is in test_browser.py."""
+"""The page as text; what a browser makes of it is in test_browser.py."""
 
 import base64
 import hashlib
@@ -9,11 +9,13 @@ import zlib
 import pytest
 import vl_convert
 from made import calls
-from reports import HOSTILE, ROUTINE, benchmark, document, unmeasured, write
+from reports import CHART, HOSTILE, ROUTINE, Sections, benchmark, document, extended_by, unmeasured, write
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.extensions.pages import page
-from pytest_flashinfer_perf.report import markdown, story
+from pytest_flashinfer_perf.extensions.pages.charts import heat_map
+from pytest_flashinfer_perf.report import backends, story
+from pytest_flashinfer_perf.rows import run_file
 
 MOST_BYTES_OF_A_ROW = 400  # the factory's, whose samples and clocks scatter by more than a GPU's
 
@@ -44,6 +46,11 @@ def without_scripts(html):
     return re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
 
 
+def compared(rows):
+    [comparison] = backends.comparisons(story.outcomes([run_file.parse(document(*rows), "made")]))
+    return comparison
+
+
 def hostile():
     left = [unmeasured("failed", HOSTILE, HOSTILE, case=HOSTILE, repro=HOSTILE)]
     row = benchmark("fa2", case_tag=HOSTILE, shape=HOSTILE, case=HOSTILE + "2", kernels=[HOSTILE], repro=HOSTILE)
@@ -72,7 +79,7 @@ def test_only_the_pages_own_script_may_run_and_nothing_may_be_loaded(rendered):
 def test_every_plot_is_one_that_vega_lite_understands(rendered):
     html = rendered(document(benchmark(), benchmark("cudnn", flops_dtype="fp8_e4m3")))
     plots = {**data(html)["specs"], "roofline": next(iter(data(html)["figures"].values()))["spec"]}
-    assert len(plots) == 8
+    assert len(plots) == 7
     for name, spec in plots.items():
         drawn = vl_convert.vegalite_to_vega({**spec, "datasets": {spec.get("data", {}).get("name", "points"): []}})
         assert drawn["marks"], name
@@ -138,25 +145,6 @@ def test_the_gate_judges_the_newest_of_several_runs(rendered):
     assert re.search(r"<li><b>\S+-fa3</b> MISSING: in the baseline, not in this run", text)
 
 
-def test_each_verdict_that_is_no_verdict_names_its_cases(tmp_path, rendered):
-    """What failed is in the list of failures alone."""
-    unknown = {"bound": None, "cycles": None, "placements": []}
-    before = [benchmark(name, **unknown) for name in ("fa2", "gone", "away", "bad")]
-    left = [unmeasured("failed", "wrong answer", "bad")]
-    after = document(benchmark("fa2", us=10.5, **unknown), left=left, when="2026-11-21T10:00:00+00:00")
-    paths = [write(tmp_path / f"{i}.json", said) for i, said in enumerate((document(*before), after))]
-    shape = f"{ROUTINE}/llama-b16-s1024"
-    lines = list(markdown.lines(story.read(paths)))
-    at = lines.index("| not decided | why |")
-    shown = "\n".join(lines[at:]).partition("\n\n")[0]
-    assert f"| {shape}-fa2 | AMBIGUOUS: 10.00 us -&gt; 10.50 us, time +5.00 %: " in shown
-    assert f"| {shape}-gone, {shape}-away | MISSING: in the baseline, not in this run: " in shown
-    assert f"{shape}-bad" not in shown
-    text = without_scripts(rendered(document(*before), after))
-    assert f"<li><b>{shape}-fa2</b> AMBIGUOUS: 10.00 us" in text
-    assert f"<li><b>{shape}-gone, {shape}-away</b> MISSING: " in text
-
-
 def many(count):
     return [benchmark(f"backend{i % 10}", i // 10 + 1, 1024, us=i + 1) for i in range(count)]
 
@@ -194,40 +182,6 @@ def test_the_command_names_a_file_that_is_no_run(tmp_path, capsys):
     assert "run.json: not a file of pytest-benchmark, it has no benchmarks" in capsys.readouterr().err
 
 
-def test_a_run_that_is_given_twice_is_refused(tmp_path, capsys):
-    path = str(write(tmp_path / "run.json", document(benchmark())))
-    assert cli.main(["report", "--markdown", path, path]) == 2
-    assert f"{path} is the same run as {path}: a process counts once, leave one out" in capsys.readouterr().err
-
-
-def test_markdown_escapes_names_and_folds_its_tables(tmp_path, capsys):
-    piped = benchmark("a|b", shape="x_y", case="*c*")
-    left = [unmeasured("failed", f"wrong\n{HOSTILE}", "fa3"), unmeasured()]
-    run = write(tmp_path / "run.json", document(piped, benchmark("cudnn", us=5.0, shape="x_y"), left=left))
-    assert cli.main(["report", "--markdown", str(run)]) == 0
-    text = capsys.readouterr().out
-    assert "<script>" not in text
-    assert f"| {ROUTINE}/llama-b16-s1024-fa3 | wrong &lt;script&gt;alert('case')&lt;/script&gt;" in text
-    assert "| x\\_y | 10.00 us | 5.000 us (fastest) |" in text
-    assert "| \\*c\\* | a\\|b | 10.00 us |" in text
-    assert text.count("<details>") == text.count("</details>") == 4
-    assert "| 1 | it needs compute capability 10.0 |" in text
-
-
-def test_a_shared_place_is_shown_as_one(rendered, tmp_path):
-    rows = [benchmark(backend, us=us) for backend, us in (("fa2", 10.0), ("cudnn", 10.02), ("fa3", 12.0))]
-    rows += [benchmark("fa2", batch=1, us=10.0), benchmark("cudnn", batch=1, us=12.0)]
-    said = document(*rows)
-    lines = list(markdown.lines(story.read([write(tmp_path / "run.json", said)])))
-    assert "| llama-b16-s1024 | 10.00 us (fastest) | 10.02 us (fastest) | 12.00 us |" in lines
-    sentence = f"{ROUTINE}: fa2 is the fastest in both shapes, cudnn ties with it from b16 on"
-    assert any(f"<summary>{sentence}<" in line for line in lines)
-    assert lines[1] == f"{sentence}.\n"
-    html = " ".join(without_scripts(rendered(said)).split())
-    assert f'<p class="answer">{sentence}.</p>' in html
-    assert re.findall(r'data-backend="(\w+)" data-seconds="[^"]+" class="best ok"', html) == ["fa2", "cudnn", "fa2"]
-
-
 OWN = """
 import pytest, torch
 
@@ -258,24 +212,6 @@ def test_a_session_writes_the_page_of_what_it_measured(session):
     assert said[1]["reason"].startswith("Failed: wrong answer: output 0: 8 elements differ")
 
 
-def test_what_failed_as_expected_is_shown_as_such(rendered, tmp_path):
-    said = document(benchmark(), left=[unmeasured("xfailed", "a known bug", "fa3")])
-    text = "\n".join(markdown.lines(story.read([write(tmp_path / "run.json", said)])))
-    assert "1 failed as expected." in text
-    assert "<details><summary>Failed as expected</summary>\n\n| cases | why |\n|---|---|\n| 1 | a known bug |" in text
-    assert "Skipped" not in text
-    html = without_scripts(rendered(said))
-    assert '<div class="tile xfailed"><dt>xfailed</dt><dd>1</dd></div>' in html
-    [*_, line] = re.findall(r"fa3</td>(.*?)<td class=.reasons", html.partition('id="support"')[2], re.DOTALL)
-    assert re.findall(r"<td[^>]*>(.*?)</td>", line) == ["", "", "", "1"]  # measured, skipped, failed, xfailed
-
-
-def test_the_title_of_a_fold_is_html_and_no_markdown(tmp_path):
-    rows = [benchmark(backend, routine="mm_bf16") for backend in ("cudnn", "cublaslt")]
-    read = story.read([write(tmp_path / "run.json", document(*rows))])
-    assert any(line.startswith("<details><summary>mm_bf16: ") for line in markdown.lines(read))
-
-
 def test_a_page_is_not_written_over_its_run(tmp_path, capsys):
     path = write(tmp_path / "run.json", document(benchmark()))
     assert cli.main(["report", str(path), "-o", str(path)]) == 2
@@ -296,3 +232,52 @@ def test_a_session_that_measured_nothing_writes_no_page(session):
     done = session("--perf-html=r.html", test_other="def test_other(): pass")
     done.says("--perf-html: nothing written, no case was measured or skipped: *r.html")
     assert not (done.folder / "r.html").exists()
+
+
+def test_each_verdict_that_is_no_verdict_names_its_cases(rendered):
+    """What failed is in the list of failures alone."""
+    unknown = {"bound": None, "cycles": None, "placements": []}
+    before = [benchmark(name, **unknown) for name in ("fa2", "gone", "away", "bad")]
+    left = [unmeasured("failed", "wrong answer", "bad")]
+    after = document(benchmark("fa2", us=10.5, **unknown), left=left, when="2026-11-21T10:00:00+00:00")
+    text, shape = without_scripts(rendered(document(*before), after)), f"{ROUTINE}/llama-b16-s1024"
+    assert f"<li><b>{shape}-fa2</b> AMBIGUOUS: 10.00 us" in text
+    assert f"<li><b>{shape}-gone, {shape}-away</b> MISSING: " in text
+
+
+def test_a_shared_place_is_shown_as_one(rendered):
+    rows = [benchmark(backend, us=us) for backend, us in (("fa2", 10.0), ("cudnn", 10.02), ("fa3", 12.0))]
+    rows += [benchmark("fa2", batch=1, us=10.0), benchmark("cudnn", batch=1, us=12.0)]
+    html = " ".join(without_scripts(rendered(document(*rows))).split())
+    sentence = f"{ROUTINE}: fa2 is the fastest in both shapes, cudnn ties with it from b16 on"
+    assert f'<p class="answer">{sentence}.</p>' in html
+    assert re.findall(r'data-backend="(\w+)" data-seconds="[^"]+" class="best ok"', html) == ["fa2", "cudnn", "fa2"]
+
+
+def test_what_failed_as_expected_is_shown_as_such(rendered):
+    html = without_scripts(rendered(document(benchmark(), left=[unmeasured("xfailed", "a known bug", "fa3")])))
+    assert '<div class="tile xfailed"><dt>xfailed</dt><dd>1</dd></div>' in html
+    [*_, line] = re.findall(r"fa3</td>(.*?)<td class=.reasons", html.partition('id="support"')[2], re.DOTALL)
+    assert re.findall(r"<td[^>]*>(.*?)</td>", line) == ["", "", "", "1"]  # measured, skipped, failed, xfailed
+
+
+def test_sections_of_extensions_are_shown_with_their_bars_and_plots(rendered, monkeypatch):
+    extended_by(monkeypatch, Sections())
+    html = " ".join(rendered(document(benchmark())).split())
+    assert html.index('id="first"') < html.index('id="roofline"') < html.index('id="second"') < html.index('id="cases"')
+    assert '<td class="share"><i style="width: 25%" aria-hidden="true"></i><span>25%</span></td>' in html
+    assert "<li>&lt;b&gt; is told of 1</li>" in html
+    assert 'data-added="second" role="img" aria-label="a line"' in html
+    assert data(html)["added"] == {"second": CHART}
+
+
+def test_a_heat_map_has_a_line_for_each_batch_and_a_column_for_each_sequence():
+    at = [(1, 1024), (1, 8192), (16, 1024)]
+    heat = heat_map(compared(benchmark(backend, batch, s_kv) for batch, s_kv in at for backend in ("fa2", "cudnn")))
+    assert heat.sequences == ("1024", "8192")
+    cells = {1: {"1024": "llama-b1-s1024", "8192": "llama-b1-s8192"}, 16: {"1024": "llama-b16-s1024"}}
+    assert heat.groups == (("llama", tuple(cells.items())),)
+
+
+def test_a_routine_without_batch_and_sequence_has_no_heat_map():
+    assert heat_map(compared({**benchmark(b, k), "params": {"m": k}} for b in ("fa2", "cudnn") for k in (1, 2))) is None

@@ -1,0 +1,39 @@
+"""`flashinfer-perf report`: what the files of runs tell, for people; nothing is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_flashinfer_perf import loading
+from pytest_flashinfer_perf.cli.commands import parser_of, write
+from pytest_flashinfer_perf.files import verify_outputs
+from pytest_flashinfer_perf.printing import show
+from pytest_flashinfer_perf.report import markdown, story
+from pytest_flashinfer_perf.rows.run_file import RunError
+
+EXAMPLE = """examples:
+  flashinfer-perf report run.json -o report.html
+  flashinfer-perf report monday.json tuesday.json wednesday.json -o trend.html
+  flashinfer-perf report --markdown base.json head.json >> "$GITHUB_STEP_SUMMARY"
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    description = "Write a report of one run, or of several with their trend, as an HTML page or as Markdown."
+    parser = parser_of("report", description, EXAMPLE)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN.json", help="A file of pytest --benchmark-json.")
+    default = "File to write. Default: report.html, or the terminal for Markdown."
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=default)
+    parser.add_argument("--markdown", action="store_true", help="Write Markdown, for a comment on a pull request.")
+    args = parser.parse_args(arguments)
+    output = args.output if args.output or args.markdown else Path("report.html")
+    verify_outputs({"--output": output}, args.runs)
+    runs = story.read(args.runs)
+    if args.markdown:
+        write(output, "\n".join(markdown.lines(runs)) + "\n")
+        return 0
+    if not loading.manager().hook.pytest_perf_report(runs=runs, path=output):
+        raise RunError(f"no extension is installed that writes {output}: give --markdown")
+    show([f"wrote {output}"])
+    return 0

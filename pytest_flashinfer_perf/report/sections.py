@@ -1,0 +1,43 @@
+"""What extensions add to a report of runs, told once: Markdown and the page show the same sections.
+
+`pytest_perf_sections` of an extension gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_flashinfer_perf import loading
+from pytest_flashinfer_perf.rows.run_file import Run
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, or none where it has no headings, and the sentences below it. Cells are text."""
+
+    title: str
+    headings: Sequence[str] = ()
+    lines: Sequence[Sequence[str]] = ()
+    below: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Section:
+    """`name` is one word, by which a page links to it.
+
+    What is an answer stands above the tables of all cases, and is not folded. `chart` is a plot of Vega-Lite with its
+    data and a `description`, which a page alone can show.
+    """
+
+    name: str
+    title: str
+    tables: Sequence[Table]
+    is_answer: bool = False
+    chart: Mapping[str, Any] | None = None
+
+
+def of(runs: Sequence[Run]) -> list[Section]:
+    """Those of all extensions that have something to tell of these runs."""
+    return list(loading.joined(loading.manager().hook.pytest_perf_sections(runs=runs)))
