@@ -20,6 +20,7 @@ from pytest_flashinfer_perf.engine.instruments import Work
 from pytest_flashinfer_perf.machine import nvrtc, provenance
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.machine.provenance import Telemetry
+from pytest_flashinfer_perf.rows import scatter
 
 CALLS = 10  # of each placement
 MOST_CALLS, SHORT_S = 30, 1e-3  # of calls so short that this many take no longer than that
@@ -65,7 +66,7 @@ class Clocks:
 
     @property
     def cycles_spread(self) -> float | None:
-        return statistics.stdev(self.cycles) / statistics.fmean(self.cycles) if len(self.cycles) > 1 else None
+        return scatter.spread(self.cycles)
 
     @property
     def median_ghz(self) -> float:

@@ -12,6 +12,7 @@ from pytest_flashinfer_perf.engine.clocks import Clocks
 from pytest_flashinfer_perf.engine.cold import MEMORY_SHARE
 from pytest_flashinfer_perf.engine.copies import in_memory, storage
 from pytest_flashinfer_perf.engine.target import Target
+from pytest_flashinfer_perf.rows import scatter
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,7 @@ class PlacedSamples:
 
 def spread(placements: Sequence[PlacedSamples]) -> float | None:
     """The standard deviation of the medians relative to their mean; None for a single placement."""
-    medians = [placement.median for placement in placements]
-    return statistics.stdev(medians) / statistics.fmean(medians) if len(medians) > 1 else None
+    return scatter.spread([placement.median for placement in placements])
 
 
 def fits(target: Target, free_at_first: int, free: int, placed: int) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import math
 import re
-import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from pytest_flashinfer_perf.gate.effects import RISK
 from pytest_flashinfer_perf.report.story import CaseHistory
 from pytest_flashinfer_perf.rows.formatting import counted, grouped, provenance
 from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.scatter import median_error
+from pytest_flashinfer_perf.rows.scatter import relative_error
 
 BATCH, KEYS, QUERIES = ("batch_size",), ("s_kv", "max_seq_len"), ("s_qo",)
 ALONG = {"b": BATCH, "s": KEYS, "m": ("m",)}  # the sizes that an answer may be divided at
@@ -158,10 +157,7 @@ def is_slower(row: Row, first: Row) -> bool:
 
 
 def _error(row: Row, domain: str) -> float:
-    """The relative standard error of a median, from the middle half of its samples; without samples from the spread."""
+    """The relative standard error of a median."""
     counted = domain == "cycles" and figures.is_long(row)
-    median, samples = (row.clocks.cycles, row.clocks.cycles_per_call) if counted else (row.median, row.stats.data)
-    if not median or not samples or len(samples) < 2:
-        return (row.spread or 0.0) / math.sqrt(max(1, row.stats.rounds))
-    lower, _, upper = statistics.quantiles(samples, n=4, method="inclusive")
-    return median_error((upper - lower) / median, len(samples))
+    samples = (row.clocks.cycles_per_call or ()) if counted else row.stats.data
+    return relative_error(samples, row.spread, row.stats.rounds)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from pytest_flashinfer_perf.machine.load import Contention
 
-MEDIAN_ERROR = math.sqrt(math.pi / 2) / 1.349  # of a median of one sample, in interquartile ranges
+OF_NORMAL = math.sqrt(math.pi / 2)  # the error of a median of one sample, in standard deviations
+MEDIAN_ERROR = OF_NORMAL / 1.349  # and in interquartile ranges
 NOISY = 0.05
 LEAST = 1e-15
 
@@ -23,6 +24,14 @@ def median_error(middle: float, count: int) -> float:
     return MEDIAN_ERROR * middle / math.sqrt(count)
 
 
+def relative_error(samples: Sequence[float], spread: float | None = None, rounds: int = 1) -> float:
+    """The error of their median, as a share of it; where a file has no samples, by their spread and number."""
+    if len(samples) < 2:
+        return OF_NORMAL * (spread or 0.0) / math.sqrt(max(1, rounds))
+    low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
+    return median_error((high - low) / middle, len(samples)) if middle else math.inf
+
+
 def spread(samples: Sequence[float]) -> float | None:
     """The standard deviation of the samples over their mean; None for a single one."""
     return statistics.stdev(samples) / statistics.fmean(samples) if len(samples) > 1 else None
@@ -32,9 +41,7 @@ def is_noisy(samples: Sequence[float], instrument: str) -> bool:
     """Whether the samples scatter too much. On the host's clock single late calls do not count: the median stays."""
     if len(samples) < 2:
         return False
-    low, middle, high = statistics.quantiles(samples, n=4, method="inclusive")
-    by_wall = median_error((high - low) / middle, len(samples))
-    return (by_wall if instrument == "wall" else spread(samples) or 0.0) > NOISY
+    return (relative_error(samples) if instrument == "wall" else spread(samples) or 0.0) > NOISY
 
 
 def noise(instrument: str, contention: Contention | None = None) -> str:

@@ -7,7 +7,6 @@ run has of its cases that ended otherwise.
 from __future__ import annotations
 
 import math
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +17,8 @@ from pytest_flashinfer_perf.report.sections import Section, Table
 from pytest_flashinfer_perf.rows.formatting import cold_l2, duration, named, shortened
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run, RunError
-from pytest_flashinfer_perf.rows.scatter import median_error
+from pytest_flashinfer_perf.rows.scatter import relative_error
 
-OF_NORMAL = math.sqrt(math.pi / 2)  # the error of a median, in standard deviations over the root of the count
 USABLE = ("ok", "noisy")
 UNUSABLE = {
     "wrong": "its answer is wrong",
@@ -52,7 +50,8 @@ class KernelTime:
 
     @property
     def error(self) -> float:
-        return 0.0 if self.row is None else self.kernel.count * _error(self.row)
+        row = self.row
+        return 0.0 if row is None else self.seconds * relative_error(row.stats.data, row.spread, row.stats.rounds)
 
 
 @dataclass(frozen=True)
@@ -154,15 +153,6 @@ def _reason(kernel: StepKernel, run: Run) -> str:
     said = [f"{', '.join(dict.fromkeys(names))}: {sentence}" for sentence, names in backends.items()]
     more = [f"and {len(said) - MOST_REASONS} other reasons"] if len(said) > MOST_REASONS else []
     return "; ".join([*said[:MOST_REASONS], *more]) or f"{run.name} has no test of it"
-
-
-def _error(row: Row) -> float:
-    """Of the median within one run; files without samples have their standard deviation only."""
-    samples = row.stats.data
-    if len(samples) > 1:
-        low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
-        return median_error(high - low, len(samples))
-    return OF_NORMAL * row.stats.stddev / math.sqrt(max(1, row.stats.rounds))
 
 
 def _sum(entries: Iterable[KernelTime]) -> Sum:

@@ -1,5 +1,6 @@
 import statistics
 from dataclasses import replace
+from statistics import NormalDist
 
 import pytest
 import torch
@@ -167,3 +168,6 @@ def test_the_error_of_a_median_is_what_medians_scatter_by(count):
     scatter_of_medians = drawn.quantile(0.5, dim=1).std().item()
     middle = (drawn.quantile(0.75, dim=1) - drawn.quantile(0.25, dim=1)).mean().item()
     assert scatter.median_error(middle, count) == pytest.approx(scatter_of_medians, rel=0.1)
+    normal = [NormalDist().inv_cdf((nth + 0.5) / count) * 0.01 + 1 for nth in range(count)]
+    by_spread = scatter.relative_error((), scatter.spread(normal), count)
+    assert scatter.relative_error(normal) == pytest.approx(by_spread, rel=0.1)
