@@ -73,7 +73,7 @@ def energy_of(row: api.Row) -> Energy | None:
 def pytest_perf_terminal(config: pytest.Config, rows: Sequence[api.Row]) -> Iterator[str]:
     known = [(energy.joules, row.case) for row in rows if (energy := energy_of(row))]
     if known:
-        joules, case = max(known)
+        _, case = max(known)
         yield f"energy: {sum(joules for joules, _ in known):.3g} J for a call of each case, most of it {case}"
 
 
