@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import atexit
 import gc
-import json
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -16,17 +15,11 @@ import pytest
 from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.cli import commands
 from pytest_flashinfer_perf.errors import require
-from pytest_flashinfer_perf.extensions.testlists.printed_lines import UpstreamLines
-from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.plugin import cases, named_files
 from pytest_flashinfer_perf.settings.usage import errors_of_use
-from pytest_flashinfer_perf.spec import flags
 
 NO_NUMPY = "ignore:Failed to initialize NumPy:UserWarning"  # by torch; nothing here needs numpy
 QUIETLY = ("--import-mode=importlib", "--benchmark-quiet", "-o", "perf_gpu_workers=true", "-W", NO_NUMPY)
-SCRIPT = "flashinfer_benchmark.py"
-RUN_USAGE = "flashinfer-perf run FLAGS [-- PYTEST_ARGS]"
-RUN_EXAMPLE = "example: flashinfer-perf run --testlist my_benchmarks.txt --output_path run.csv -- -k bmm_fp8"
 BENCH_USAGE = "flashinfer-perf bench [PYTEST_ARGS]"
 BENCH_EXAMPLE = "example: flashinfer-perf bench -k 'decode and fa3' --perf-suite=smoke --benchmark-json=run.json"
 
@@ -53,23 +46,14 @@ def _parser() -> argparse.ArgumentParser:
         "Run the performance suite, from a checkout or a wheel. All arguments are passed to pytest; `pytest --help` "
         "explains those that begin with --perf. Exits with pytest's code, and with 5 if every case was skipped."
     )
-    script = (
-        f"Run a command line of {SCRIPT}, with or without `python3 {SCRIPT}` in front. Flags beside --testlist are "
-        "added to every line of the file; the line's own flags win. Arguments behind -- are passed to pytest."
+    known.add_parser(
+        "bench",
+        help="Run the performance suite. All arguments are passed to pytest.",
+        usage=BENCH_USAGE,
+        description=suite,
+        epilog=BENCH_EXAMPLE,
+        formatter_class=commands.HelpFormatter,
     )
-    of_pytest = {
-        "bench": (BENCH_USAGE, suite, BENCH_EXAMPLE, "Run the performance suite. All arguments are passed to pytest."),
-        "run": (RUN_USAGE, script, RUN_EXAMPLE, f"Run a command line of {SCRIPT}, FlashInfer's own benchmark."),
-    }
-    for name, (usage, description, example, short) in of_pytest.items():
-        known.add_parser(
-            name,
-            help=short,
-            usage=usage,
-            description=description,
-            epilog=example,
-            formatter_class=commands.HelpFormatter,
-        )
     for command in commands.all_commands().values():
         known.add_parser(command.name, help=command.help, add_help=False)
     return parser
@@ -93,57 +77,6 @@ class NotAllSkipped:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._outcomes == {"skipped"} and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
-
-
-def run(arguments: Sequence[str]) -> int:
-    """Run pytest, and print a line for each case as flashinfer_benchmark.py does."""
-    return int(pytest.main(as_pytest(arguments), plugins=[UpstreamLines(), AskedTests(), NotAllSkipped()]))
-
-
-def as_pytest(arguments: Sequence[str]) -> list[str]:
-    """pytest's arguments: a single case selects tests of the suite, a testlist is a file of tests."""
-    command, beside = processes.split(arguments)
-    start = next((at + 1 for at, word in enumerate(command) if word.endswith(SCRIPT)), 0)
-    words = command[start:]  # without the interpreter and the script
-    if "--local" in words:
-        return _for_data_set(words, beside)
-    known = argparse.ArgumentParser("flashinfer-perf run", usage=RUN_USAGE, add_help=False, allow_abbrev=False)
-    known.add_argument("--testlist")
-    known.add_argument("--output_path")
-    if not words:
-        known.error("nothing to measure: give --routine NAME and its flags, --testlist FILE or --local PATH")
-    args, rest = known.parse_known_args(words)
-    written = [] if args.output_path is None else [f"--perf-csv={args.output_path}"]
-    if args.testlist is None:
-        return of_suite([f"--perf-case={flags.join(rest)}", *written, *beside])
-    return [f"--perf-testlist={args.testlist}", f"--perf-flags={flags.join(rest)}", *QUIETLY, *written, *beside]
-
-
-def _for_data_set(words: list[str], beside: Sequence[str]) -> list[str]:
-    """pytest's arguments for those of `flashinfer-bench run`, whose flags are fields of its config."""
-    known = argparse.ArgumentParser("flashinfer-perf run --local PATH", allow_abbrev=False)
-    known.add_argument("--local", metavar="PATH", action="append", required=True)
-    known.add_argument("--config", metavar="FILE")
-    known.add_argument("--save-results", action=argparse.BooleanOptionalAction, default=True)
-    for name in ("warmup-runs", "iterations", "num-trials", "rtol", "atol", "required-matched-ratio"):
-        known.add_argument(f"--{name}")
-    known.add_argument("--timeout", dest="timeout_seconds")
-    known.add_argument("--use-isolated-runner", action=argparse.BooleanOptionalAction)
-    known.add_argument("--resume", action="store_const", const="true")
-    known.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
-    known.add_argument("--no-profile-baseline", dest="profile_baseline", action="store_const", const="false")
-    for name in ("definitions", "solutions"):
-        known.add_argument(f"--{name}", nargs="+", type=json.dumps)
-    options = vars(known.parse_args(words))
-    made = [f"--perf-trace-set={path}" for path in options.pop("local")]
-    config = options.pop("config")
-    made += [] if config is None else [f"--perf-trace-config={config}"]
-    made += [] if options.pop("save_results") else ["--perf-trace-output="]
-    for name, value in options.items():
-        if value is not None:
-            text = f"[{', '.join(value)}]" if isinstance(value, list) else value
-            made.append(f"--perf-trace-option={name}={text}")
-    return [*made, *QUIETLY, *beside]
 
 
 def bench(arguments: Sequence[str]) -> int:
@@ -173,4 +106,4 @@ def of_suite(arguments: Sequence[str]) -> list[str]:
     return [*tests, f"--rootdir={cases.root()}", *QUIETLY, *outputs, *arguments]
 
 
-OF_PYTEST = {"bench": bench, "run": run}
+OF_PYTEST = {"bench": bench}

@@ -46,7 +46,7 @@ def begin(config: pytest.Config) -> None:
         running.start(config, board.notes)
         if not hasattr(config, "workerinput"):
             _start_gathering(config, settings, board)
-        named_files.set_arguments(config, settings)
+        named_files.set_arguments(config)
 
 
 def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
@@ -58,7 +58,6 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
             config.pluginmanager.register(benchmark_rows.MachineFacts(config), "flashinfer-perf-machine")
     if not config.option.collectonly:
         results.verify(config, settings)
-        _open_files(config)
     if config.getoption("perf_gate") is not None or config.getoption("perf_save_baseline"):
         from pytest_flashinfer_perf.plugin import gate
 
@@ -67,15 +66,6 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
         from pytest_flashinfer_perf.plugin.report_files import JobSummary
 
         config.pluginmanager.register(JobSummary(board), "flashinfer-perf-summary")
-
-
-def _open_files(config: pytest.Config) -> None:
-    """Register the plugins that write files."""
-    if config.getoption("perf_csv"):
-        from pytest_flashinfer_perf.extensions.testlists.csv_rows import CsvFile
-
-        path = config.invocation_params.dir / config.getoption("perf_csv")
-        config.pluginmanager.register(CsvFile(path), "flashinfer-perf-csv")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -122,7 +112,7 @@ def pytest_collection_imports() -> Generator[None, object, object]:
 def pytest_collect_file(
     file_path: Path, parent: pytest.Collector
 ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """Collect a program or a testlist that is named; doctest would take any .txt file."""
+    """Collect a program that is named."""
     others = yield
     if not parent.session.isinitpath(file_path):
         return others
@@ -130,11 +120,7 @@ def pytest_collect_file(
         from pytest_flashinfer_perf.extensions.compat.programs import ProgramFile
 
         return [ProgramFile.from_parent(parent, path=file_path, device=_device)]
-    if not named_files.is_testlist(file_path, parent.config):
-        return others
-    from pytest_flashinfer_perf.plugin.items import Testlist
-
-    return [Testlist.from_parent(parent, path=file_path)]
+    return others
 
 
 def parametrize(

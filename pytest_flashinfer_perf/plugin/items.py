@@ -1,4 +1,4 @@
-"""pytest items made from files: one for each line of a testlist."""
+"""A pytest item for an entry of a file or of an option: a case, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -7,22 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.extensions.testlists import testlist
 from pytest_flashinfer_perf.plugin import cases, collection
 from pytest_flashinfer_perf.session.stash import CASE, IDENTITY, LINE, SETTINGS
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.plugin.fixture import Perf
     from pytest_flashinfer_perf.plugin.lines import Entry
-
-
-class Testlist(pytest.File):
-    def collect(self) -> list[pytest.Function]:
-        settings = self.config.stash[SETTINGS]
-        entries = testlist.read(self.path, settings.flags, settings.backends)
-        if not entries:
-            raise self.CollectError(f"{self.path}: has no case: write a line such as --routine NAME with its flags")
-        return [of_entry(self, entry) for entry in entries]
 
 
 class WithoutCase(pytest.Collector):

@@ -1,37 +1,18 @@
-"""The files among pytest's arguments: testlists, those of options, the list of `--perf-only`."""
+"""The tests that options ask for, where none are named, and the list of `--perf-only`."""
 
 from __future__ import annotations
-
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.session.stash import SETTINGS
 
-if TYPE_CHECKING:
-    from pytest_flashinfer_perf.settings.settings import Settings
 
-
-def is_testlist(path: Path, config: pytest.Config) -> bool:
-    if any(path.samefile(config.invocation_params.dir / name) for name in config.stash[SETTINGS].testlists):
-        return True
-    if path.suffix != ".txt":
-        return False
-    from pytest_flashinfer_perf.extensions.testlists import testlist
-
-    return testlist.is_testlist(path)
-
-
-def set_arguments(config: pytest.Config, settings: Settings) -> None:
-    """Add the tests that options ask for, where none are named, and the files of --perf-testlist."""
-    named = config.args_source is pytest.Config.ArgsSource.ARGS
-    asked = [] if named else asked_paths(config)
+def set_arguments(config: pytest.Config) -> None:
+    """Add the tests that options ask for to the arguments of pytest, where none are named."""
+    asked = [] if config.args_source is pytest.Config.ArgsSource.ARGS else asked_paths(config)
     if asked:
         config.args[:] = asked
-    if settings.testlists:
-        config.args[:] = [*(config.args if named or asked else ()), *settings.testlists]
 
 
 def asked_paths(config: pytest.Config) -> list[str]:

@@ -43,21 +43,6 @@ CASES = (
         "an API (repeatable). The field `repro` of each row holds the flags of its case.",
     ),
     option(
-        "--perf-testlist",
-        reads=True,
-        metavar="FILE",
-        type=opt.file,
-        **REPEATABLE,
-        help="Run each line of this file, written in the flags of flashinfer_benchmark.py (repeatable).",
-    ),
-    option(
-        "--perf-flags",
-        may_be_empty=True,
-        metavar="FLAGS",
-        default="",
-        help="Flags to add to every line of the testlists; the line's own flags win.",
-    ),
-    option(
         "--perf-max-memory",
         metavar="GIB",
         type=opt.GIB,
@@ -198,13 +183,6 @@ FILES = (
         metavar="FILE",
         help="Settings file with tolerances, thresholds and known failures (quarantine). Default: "
         "flashinfer-perf.toml, or the table [tool.flashinfer-perf] of pyproject.toml.",
-    ),
-    option(
-        "--perf-csv",
-        child=Child.NONE,
-        writes="",
-        metavar="FILE",
-        help="Write the rows as CSV to FILE, with the columns of flashinfer_benchmark.py.",
     ),
 )
 # The options by which the commands start pytest.

@@ -43,8 +43,6 @@ def read(config: pytest.Config) -> Settings:
         suite=config.getoption("perf_suite"),
         backends=tuple((config.getoption("perf_backends") or "").replace(",", " ").split()),
         cases=tuple(config.getoption("perf_case")),
-        testlists=tuple(config.getoption("perf_testlist")),
-        flags=config.getoption("perf_flags"),
         device=config.getoption("perf_device"),
         max_memory=config.getoption("perf_max_memory"),
         seed=config.getoption("perf_seed"),

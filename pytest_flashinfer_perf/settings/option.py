@@ -128,12 +128,6 @@ NAME = Bound("letters, digits and . _ + -", lambda text: re.fullmatch(r"[\w.+-]+
 FOLDER = Bound("an existing folder", lambda text: Path(text).is_dir(), str)
 
 
-def file(text: str) -> str:
-    if text and Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is a folder: name its files, as --perf-testlist={text}/FILE")
-    return text
-
-
 # Options by which verdicts are made, of pytest and of the commands that compare files.
 
 STRICT = option(

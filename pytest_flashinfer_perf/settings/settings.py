@@ -102,8 +102,6 @@ class Settings:
     suite: str = "default"
     backends: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
-    testlists: tuple[str, ...] = ()
-    flags: str = ""
     device: str = "auto"
     max_memory: float | None = None
     seed: int | None = None

@@ -38,9 +38,9 @@ class UpstreamLines:
     @functools.cached_property
     def _entries(self) -> dict[str, Entry]:
         """The lines by the name of each case, read again here: with xdist another process has collected them."""
-        asked = self._config.stash[SETTINGS]
-        files = (self._config.invocation_params.dir / name for name in asked.testlists)
-        found = [entry for file in files for entry in testlist.read(file, asked.flags, asked.backends)]
+        asked, flags = self._config.stash[SETTINGS], self._config.getoption("perf_flags")
+        files = (self._config.invocation_params.dir / name for name in self._config.getoption("perf_testlist"))
+        found = [entry for file in files for entry in testlist.read(file, flags, asked.backends)]
         found += [entry for line in asked.cases for entry in lines.read(line, "")]
         return {entry.identity.case: entry for entry in found}
 

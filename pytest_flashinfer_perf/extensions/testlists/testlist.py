@@ -7,8 +7,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from pytest_flashinfer_perf.plugin import lines
 from pytest_flashinfer_perf.plugin.lines import Entry
+from pytest_flashinfer_perf.session.stash import SETTINGS
 
 STARTS = re.compile(r"\s*(--routine|-R|--api)\b")
 
@@ -35,3 +38,13 @@ def _lines(path: Path) -> list[str]:
     content = path.read_bytes()
     encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
     return content.decode(encoding, errors="replace").splitlines()
+
+
+class Testlist(pytest.File):
+    def collect(self) -> list[pytest.Function]:
+        from pytest_flashinfer_perf.plugin import items
+
+        entries = read(self.path, self.config.getoption("perf_flags"), self.config.stash[SETTINGS].backends)
+        if not entries:
+            raise self.CollectError(f"{self.path}: has no case: write a line such as --routine NAME with its flags")
+        return [items.of_entry(self, entry) for entry in entries]

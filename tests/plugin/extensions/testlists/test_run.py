@@ -11,6 +11,7 @@ from old_commands import MANY_LINES, ONE_LINE
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.engine.one_case import obstacle
+from pytest_flashinfer_perf.extensions.testlists import run_command
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.plugin import lines
 from pytest_flashinfer_perf.routines import all_routines
@@ -23,7 +24,7 @@ GEMM = "--routine bmm_fp8 --batch_size 1 --m 4 --n 16 --k 16 --backends torch"
 @pytest.fixture
 def ran(pytester):
     """What `flashinfer-perf run` gives to pytest, in a folder of the user's."""
-    return lambda command: pytester.runpytest(*cli.as_pytest(shlex.split(command)))
+    return lambda command: pytester.runpytest(*run_command.as_pytest(shlex.split(command)))
 
 
 def rows(pytester):
@@ -54,7 +55,7 @@ def test_run_takes_its_testlist_and_says_the_flags_beside_it_of_each_line(ran, p
 )
 def test_a_command_of_the_documents_is_understood_as_it_stands(command):
     words = shlex.split(command.replace("\\\n", " "))
-    asked = next(word for word in cli.as_pytest(words) if word.startswith("--perf-case="))
+    asked = next(word for word in run_command.as_pytest(words) if word.startswith("--perf-case="))
     read = cases.parse(flags.split(asked.partition("=")[2]), all_routines()).cases()
     assert {case.routine.name for case in read} == {words[words.index("--routine") + 1]}
     assert len(read) >= 1

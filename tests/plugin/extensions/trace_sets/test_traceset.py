@@ -14,6 +14,7 @@ from datasets import DataSet, solution, workload
 from traceset_runs import BY_ANY_TIME, FAST, FORGED, GEMM, GEMM_SOLUTIONS, TRUSTED
 
 from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.extensions.testlists import run_command
 from pytest_flashinfer_perf.extensions.trace_sets import Benchmark, BenchmarkConfig, TraceSet, benchmark, data
 from pytest_flashinfer_perf.extensions.trace_sets.asked import Way
 from pytest_flashinfer_perf.extensions.trace_sets.benchmark import RunnerError
@@ -234,14 +235,14 @@ def test_the_old_command_resumes_and_says_so(session, judge, gemm):
     evaluated = replace(job, workload=workload)
     benchmark.recorded(evaluated, EvaluationResult(EvaluationStatus.RUNTIME_ERROR, "it ended"), gemm.root / "traces")
     command = ["--local", "set", "--iterations", "2", "--num-trials", "1", "--resume", "--log-level", "DEBUG"]
-    arguments = cli.as_pytest([*command, "--", "--perf-trust-solutions", "-rs"])
+    arguments = run_command.as_pytest([*command, "--", "--perf-trust-solutions", "-rs"])
     assert "--perf-trace-option=log_level=DEBUG" in arguments
     done = session(*arguments)
     assert done.outcomes == {"skipped": 1}
     done.says("SKIPPED * evaluated already: its trace is there, and resume is asked for")
     assert session(*arguments, "--perf-trace-output=elsewhere").outcomes == {"failed": 1}
     with pytest.raises(SystemExit):
-        cli.as_pytest(["--local", "set", "--log-level", "LOUD"])
+        run_command.as_pytest(["--local", "set", "--log-level", "LOUD"])
 
 
 def test_the_level_of_logging_is_that_of_flashinfer_bench_where_the_solution_is(judge):
@@ -291,7 +292,7 @@ def test_the_documents_program_runs(pytester, gemm, pytestconfig):
     ],
 )
 def test_a_flag_of_the_old_command_is_a_field_of_its_config(words, option):
-    [first, *options] = cli.as_pytest(f"run --local set {words}".split()[1:])
+    [first, *options] = run_command.as_pytest(f"run --local set {words}".split()[1:])
     assert first == "--perf-trace-set=set"
     assert [one for one in options if "trace" in one] == [option] * bool(option)
 
