@@ -311,11 +311,6 @@ class Row:
     def is_wrong(self) -> bool:
         return self.status == "wrong" or self.check.refcheck == "wrong"
 
-    @property
-    def host(self) -> Any:
-        """Until the gate asks for its part as others do."""
-        return self.parts.get("host", self.facts.get("host"))
-
     def part(self, name: str, kind: Callable[..., T]) -> T | None:
         """An extension's part of this row, also where the extension was not loaded when the row was read."""
         value = self.parts.get(name, self.facts.get(name))

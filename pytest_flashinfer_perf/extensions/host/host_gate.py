@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from pytest_flashinfer_perf.extensions.host.host_time import COUNTED, SYNCHRONISATION, HostTime, places
+from pytest_flashinfer_perf.extensions.host.host_time import COUNTED, SYNCHRONISATION, HostTime, of, places
 from pytest_flashinfer_perf.gate.match import ComparedCase
 from pytest_flashinfer_perf.gate.quantity import OtherTime, Quantity
 from pytest_flashinfer_perf.gate.thresholds import Broken, number, share, switch
@@ -30,7 +30,7 @@ class HostLimits:
 
 def broken(case: ComparedCase, asked: HostLimits) -> Iterator[Broken]:
     """Which of them this run does not keep."""
-    hosts = [row.host for row in case.after]
+    hosts = [of(row) for row in case.after]
     for field in ("host_us", "plan_us", "launches"):
         most = getattr(asked, f"max_{field}")
         if most is not None:
@@ -38,7 +38,7 @@ def broken(case: ComparedCase, asked: HostLimits) -> Iterator[Broken]:
     if asked.no_sync:
         yield from _never_waits(hosts)
     if asked.slower_host is not None:
-        yield from _comparable([row.host for row in case.rows])
+        yield from _comparable([of(row) for row in case.rows])
 
 
 def _at_most(field: str, most: float, hosts: Sequence[HostTime | None]) -> Iterator[Broken]:
@@ -72,11 +72,11 @@ def _never_waits(hosts: Sequence[HostTime | None]) -> Iterator[Broken]:
 
 
 def _enqueued_s(row: Row) -> float | None:
-    return _seconds(row.host.comparable_us) if row.host else None
+    return _seconds(host.comparable_us) if (host := of(row)) else None
 
 
 def _planned_s(row: Row) -> float | None:
-    return _seconds(row.host.comparable_plan_us) if row.host else None
+    return _seconds(host.comparable_plan_us) if (host := of(row)) else None
 
 
 def _seconds(us: float | None) -> float | None:
@@ -84,12 +84,12 @@ def _seconds(us: float | None) -> float | None:
 
 
 def contention(row: Row) -> Contention | None:
-    return row.host.contention if row.host else None
+    return host.contention if (host := of(row)) else None
 
 
 def asked_more(case: ComparedCase) -> Iterator[str]:
     """Allocations, synchronisations and copies that became more, with the lines of Python that cause them."""
-    before, after = ([row.host for row in side if row.host] for side in (case.before, case.after))
+    before, after = ([host for row in side if (host := of(row))] for side in (case.before, case.after))
     for what, field in COUNTED.items():
         was, now = ([count for host in side if (count := getattr(host, field)) is not None] for side in (before, after))
         if was and now and min(now) > max(was):

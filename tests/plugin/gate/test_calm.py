@@ -60,17 +60,6 @@ def test_a_load_of_one_side_of_several_processes_widens_the_noise_and_that_of_bo
     assert detected(0.0, 0.2) > 1.5 * detected(0.2, 0.2) == pytest.approx(1.5 * detected(0.0, 0.0))
 
 
-def test_times_of_a_gpu_do_not_mind_a_busy_host():
-    assert verdict(row(), row(us=110.0))[0] == "SLOWER"
-    host = {"host_us": 50, "rounds_us": [50.0] * 3, "waits": False, "references_us": [20.0] * 3}
-    slower = {**host, "rounds_us": [80.0] * 3}
-    asked = rules(slower_host=0.1)
-    assert verdict(row(host=host), row(host={**slower, "contention": QUIET}), asked)[:2] == ("SLOWER", "slower-host")
-    busy = row(host={**slower, "contention": BUSY})
-    assert verdict(row(host=host), busy, asked)[:2] == ("AMBIGUOUS", "busy")
-    assert verdict(row(host=host), busy)[0] == "SAME", "the host is not held to anything"
-
-
 def test_what_a_busy_machine_measured_is_no_evidence_about_other_cases():
     many = [timed(case=f"quiet{n}") for n in range(3)]
     base = run(*many, *(timed(case=f"busy{n}") for n in range(30)))

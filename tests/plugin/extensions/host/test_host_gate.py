@@ -165,6 +165,14 @@ def test_more_pairs_are_measured_while_the_host_is_not_certain():
     assert pairs(0.2) == {"decode/b16-fa3"}
 
 
+def test_a_busy_host_decides_nothing_of_its_own_times_and_leaves_the_gpus_alone():
+    quiet = {"seconds": 1.0, "cores": 2, "waited": 0.0, "taken": 0.0, "load": 0.0}
+    busy = {**quiet, "waited": 0.7, "taken": 0.8, "load": 6.2}
+    assert judged(host(50), {**host(80), "contention": quiet})[0].reason == "slower-host"
+    assert judged(host(50), {**host(80), "contention": busy})[0].reason == "busy"
+    assert judged(host(50), {**host(80), "contention": busy}, asked={})[0].reason == "within-threshold"
+
+
 def test_ten_microseconds_more_are_found_and_identical_code_is_not_called_slower():
     rng = random.Random(23)
     cases = {f"decode/{n}-fa3": rng.uniform(20, 35) for n in range(20)}
