@@ -99,10 +99,10 @@ def pytest_perf_cases(config: pytest.Config, routine: AnyRoutine) -> Sequence[Se
 
 def pytest_perf_run_case(item: pytest.Item, case: CaseOfTest) -> CaseRun | None:
     """The search, or the case, is launched and checked in a child process: that of a finding in any session."""
+    if not (item.config.getoption("perf_fuzz") or is_finding(item.path)):
+        return None
     from pytest_flashinfer_perf.extensions.fuzz import as_test
 
-    if not (item.config.getoption("perf_fuzz") or isinstance(item.parent, as_test.FindingFile)):
-        return None
     return as_test.run(case, item)
 
 
