@@ -125,7 +125,8 @@ def pytest_perf_observers() -> Sequence[Observer]:  # type: ignore[empty-body]
 @pytest.hookspec
 def pytest_perf_row_parts() -> Mapping[str, Any]:  # type: ignore[empty-body]
     """The type of each field of a row that is the extension's, as that of rows/row.py: `Annotated[HostTime | None,
-    "what a call costs the host"]`. A dataclass is read and written by the types of its own fields.
+    "what a call costs the host"]`. A dataclass is read and written by the types of its own fields. If it has a property
+    `conditions`, rows are compared where theirs are equal.
     """
 
 

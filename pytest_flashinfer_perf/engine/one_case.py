@@ -131,12 +131,17 @@ def run_case(  # noqa: PLR0913 - one argument per part of a measurement
 def _measured(
     case: Case, measuring: Measuring, checking: Checking, device: Device, time_calls: TimeCalls
 ) -> CaseResult:
+    # Built: inputs, the call, and the answer to expect.
     if device.is_gpu:
         torch.cuda.reset_peak_memory_stats(device.torch)
     made = prepared(case, measuring, checking, device)
+
+    # Checked, timed, and checked again.
     measurement = measure_target(
         made.target, made.expected, measuring, checking, device, cuda_graph=made.cuda_graph, time_calls=time_calls
     )
+
+    # Told: what was chosen, and facts of the inputs.
     choice, resolved = made.choice, made.resolved
     if choice and resolved == "auto":
         resolved = choice.backend(case.routine.backends)

@@ -133,6 +133,7 @@ class Bench:
 
     def timed(self, target: Target, calls: int, warmup: int) -> Placed:
         """Take `calls` samples of a target, with outputs poisoned until a call writes them."""
+        # Cold: copies of the arguments to rotate, or a cache to flush, so that no call finds its data in the L2.
         arguments = (target.args, dict(target.kwargs))
         sets = cold.prepare(
             arguments,
@@ -144,14 +145,20 @@ class Bench:
             on_gpu=self.device.is_gpu,
             obstacle=target.obstacle,
         )
+
+        # Ready: the calls, in CUDA graphs where these are asked for, and NaN where an answer will be.
         work = _work(tuple(map(target.bound, sets.sets)), self.instrument, sets.mode, self.cuda_graph, self.device)
         check.poison(target.outputs)
         if sets.used_once:
             work.evict()
+
+        # Timed.
         reset_block_order(self.device)
         with _range(target.name, self.device):
             sampled = tuple(self._sampled(work, calls, warmup, restoration_for(target, sets)))
         reset_block_order(self.device)
+
+        # Clocked: a few more calls, for their SM cycles.
         samples = tuple(one.seconds for one in sampled)
         busy = tuple(one.busy for one in sampled if one.busy is not None)
         clocked = _clocks(work, statistics.median(samples)) if self.cycles else None

@@ -248,7 +248,7 @@ FACETS = (
     Facet(Reason.CUDA_GRAPH, lambda _, row: row.provenance.cuda_graph, "CUDA graphs in one, launches in the other"),
     Facet(
         Reason.RANKS,
-        lambda _, row: next((one.conditions for one in row.parts.values() if hasattr(one, "conditions")), None),
+        lambda _, row: ", ".join(row.conditions) or None,
         "another number of processes, another transport, or times that contain how late a process came",
     ),
     Facet(Reason.SEED, lambda _, row: row.setup.seed, "other inputs"),

@@ -311,6 +311,11 @@ class Row:
     def is_wrong(self) -> bool:
         return self.status == "wrong" or self.check.refcheck == "wrong"
 
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """What must be equal in rows that are compared, by those of its parts that have `conditions`."""
+        return tuple(str(one.conditions) for one in self.parts.values() if hasattr(one, "conditions"))
+
     def part(self, name: str, kind: Callable[..., T]) -> T | None:
         """An extension's part of this row, also where the extension was not loaded when the row was read."""
         value = self.parts.get(name, self.facts.get(name))

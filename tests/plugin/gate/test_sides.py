@@ -1,17 +1,17 @@
 """Cases that have no verdict on a change: missing, failed, wrong, invalid, unlike or new, and what may be allowed."""
 
-import dataclasses
 import math
+from dataclasses import dataclass
 
 import pytest
 from made import row, run
 from verdicts import CASE, rules, verdict
 
-from pytest_flashinfer_perf.extensions.ranks.rank_times import RankTimes
 from pytest_flashinfer_perf.gate import match, words
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.match import AllowError
 from pytest_flashinfer_perf.gate.verdict import Verdict
+from pytest_flashinfer_perf.rows.parts import DECLARED
 
 
 def sampled(us):
@@ -146,29 +146,32 @@ def test_rows_that_cannot_be_believed_are_invalid(row_of_head, reason, code, cod
     assert verdict(row(), row_of_head, rules(allow="invalid")) == ("INVALID", reason, code_allowed)
 
 
-TOGETHER = {field.name: 0 for field in dataclasses.fields(RankTimes)} | {
-    "collective": None,
-    "figure": "last arrival to last end",
-    "backend": "nccl",
-    "transport": "no multicast",
-    "arrivals_s": [],
-    "ends_s": [],
-    "links_gb_per_s": {},
-}
+@dataclass(frozen=True)
+class Together:
+    """A part of a row, as an extension declares one."""
+
+    processes: int
+
+    @property
+    def conditions(self):
+        return f"{self.processes} processes"
+
+
 UNLIKE = [
     ("gpu", {"gpu_uuid": "GPU-1"}, {}),
     ("model", {"device_name": "NVIDIA H100"}, {}),
     ("instrument", {"instrument": "events"}, {}),
     ("cold-l2", {"cold_l2": "flush"}, {}),
     ("cuda-graph", {"cuda_graph": False}, {}),
-    ("ranks", {"ranks": TOGETHER}, {}),
+    ("ranks", {"together": {"processes": 2}}, {}),
     ("seed", {"seed": 7}, {}),
     ("driver", {}, {"driver": "590"}),
 ]
 
 
 @pytest.mark.parametrize(("facet", "info", "machine"), UNLIKE, ids=[name for name, *_ in UNLIKE])
-def test_what_is_unlike_is_refused_by_name_and_can_be_allowed_by_it(facet, info, machine):
+def test_what_is_unlike_is_refused_by_name_and_can_be_allowed_by_it(facet, info, machine, monkeypatch):
+    monkeypatch.setitem(DECLARED, "together", Together | None)
     base, head = [run(row())], [run(row(**info), machine={"driver": "580", **machine})]
     refused = judge(base, head, rules())
     assert (refused.cases[0].verdict, refused.cases[0].reason, refused.exit_code) == (Verdict.INVALID, facet, 2)

@@ -17,6 +17,10 @@ class Heat:
     celsius: float
     sensors: tuple[str, ...] = ()
 
+    @property
+    def conditions(self):
+        return f"by {len(self.sensors)} sensors"
+
 
 HOT = {"celsius": 81.5, "sensors": ["edge"]}
 
@@ -34,6 +38,7 @@ def test_a_declared_part_is_read_by_its_type_and_written_as_it_stood(declared):
     assert (hot.part("heat", Heat), cold.part("heat", Heat)) == (Heat(81.5, ("edge",)), None)
     assert (hot.extra_info()["heat"], cold.extra_info()["heat"]) == (HOT, None)
     assert "heat" not in hot.facts
+    assert (hot.conditions, cold.conditions) == (("by 1 sensors",), ())
 
 
 def test_what_does_not_fit_its_type_names_the_file_and_the_field(declared):
