@@ -10,7 +10,7 @@ from typing import IO
 
 import pytest
 
-from pytest_flashinfer_perf.session.stash import RANK
+from pytest_flashinfer_perf.extensions.ranks.asked import RANK
 
 held: list[IO[str]] = []  # until the process ends
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_flashinfer_perf.extensions.ranks.asked import NO_MULTICAST
-from pytest_flashinfer_perf.plugin.fixture import Perf
+from pytest_flashinfer_perf.extensions.ranks.ranked import PerfInRanks
 
 os.environ.update(NO_MULTICAST)  # also without the option: a rank imports this before it joins its group
 pytestmark = pytest.mark.perf_ranks(2, collective="all_reduce")
@@ -24,23 +24,23 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MB, MB67, KB128 = (64, 8192), (4096, 8192), (8, 8192)
 
 
-def drawn(perf: Perf, shape: tuple[int, int]) -> torch.Tensor:
+def drawn(perf: PerfInRanks, shape: tuple[int, int]) -> torch.Tensor:
     numbers = torch.Generator(DEVICE).manual_seed(1 + perf.ranks.rank)
     return torch.randn(shape, generator=numbers, device=DEVICE).bfloat16()
 
 
-def summed(perf: Perf, x: torch.Tensor) -> torch.Tensor:
+def summed(perf: PerfInRanks, x: torch.Tensor) -> torch.Tensor:
     return torch.stack(perf.ranks.all(x)).float().sum(0).to(x.dtype)
 
 
 @pytest.mark.parametrize("shape", [MB, MB67], ids=["1MB", "67MB"])
-def test_nccl_all_reduce_alone(perf: Perf, shape: tuple[int, int]) -> None:
+def test_nccl_all_reduce_alone(perf: PerfInRanks, shape: tuple[int, int]) -> None:
     """Of zeros, which stay what they are: nothing but the sum is in the time, and no answer can be checked."""
     held = torch.zeros(shape, dtype=torch.bfloat16, device=DEVICE)
     perf.time(lambda: dist.all_reduce(held), bytes=held.nbytes)
 
 
-def test_one_shot_of_symmetric_memory(perf: Perf) -> None:
+def test_one_shot_of_symmetric_memory(perf: PerfInRanks) -> None:
     import torch.distributed._symmetric_memory as symmetric
 
     assert dist.group.WORLD is not None
@@ -51,7 +51,7 @@ def test_one_shot_of_symmetric_memory(perf: Perf) -> None:
     perf.time(lambda: one_shot(held, "sum", name), bytes=held.nbytes, reference=summed(perf, held))
 
 
-def test_copy_from_the_next_rank(perf: Perf) -> None:
+def test_copy_from_the_next_rank(perf: PerfInRanks) -> None:
     shared, handle = perf.ranks.shared(MB67, torch.bfloat16)
     shared.copy_(drawn(perf, MB67))
     everybodys = perf.ranks.all(shared)
@@ -66,7 +66,7 @@ def all_reduced(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("how", ["wrong", "killed", "hangs", "well"])
-def test_ends(perf: Perf, how: str) -> None:
+def test_ends(perf: PerfInRanks, how: str) -> None:
     x, is_last = drawn(perf, MB), perf.ranks.rank == 1
     all_reduced(x)
     if how == "killed" and is_last:

@@ -70,6 +70,11 @@ def pytest_perf_paths(config: pytest.Config) -> Sequence[Path]:  # type: ignore[
     """The tests that options of the extension ask for, where no argument names any."""
 
 
+@pytest.hookspec
+def pytest_perf_suite() -> Sequence[Path]:  # type: ignore[empty-body]
+    """Folders of tests that belong to the performance suite, beside its own."""
+
+
 # Which cases there are, and what becomes of one.
 
 
@@ -112,6 +117,11 @@ def pytest_perf_line(words: Sequence[str], routines: Mapping[str, AnyRoutine]) -
 @pytest.hookspec(firstresult=True)
 def pytest_perf_repeat(case: Case) -> str | None:
     """The command of another program that measures this case."""
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_perf_devices(item: pytest.Item) -> Sequence[str] | None:
+    """The UUIDs of the GPUs that a test waits for and then has alone, if these are not the one of its process."""
 
 
 # What is told of rows, and written.

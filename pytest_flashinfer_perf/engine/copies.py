@@ -100,7 +100,7 @@ def extents(arguments: Any, kept: Iterable[int] = ()) -> dict[int, Extent]:
     found: dict[int, Extent] = {}
     for tensor in in_memory(arguments):
         key = storage(tensor)
-        if key and key not in kept:  # without an address: a tensor that `prebuild` pretends
+        if key and key not in kept:  # one without an address has no memory to share
             low, high = _covered(tensor)
             before = found.get(key, Extent(low, high))
             found[key] = Extent(min(low, before.low), max(high, before.high))

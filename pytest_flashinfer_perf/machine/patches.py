@@ -2,7 +2,7 @@
 
 Neither library has a hook for what is needed here. Each function below names what it replaces, the versions that have
 it, and what happens with one that has not. What is put in its place belongs to the caller. Replaced elsewhere: how
-pytest-benchmark writes files (`plugin/results.py`), and what `prebuild/` needs in a process that measures nothing.
+pytest-benchmark writes files (`plugin/results.py`).
 """
 
 from __future__ import annotations

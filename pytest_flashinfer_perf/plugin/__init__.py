@@ -7,8 +7,7 @@ configured, if an option or an argument asks for them, and else when the first t
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,8 @@ import pytest
 
 from pytest_flashinfer_perf import hookspecs, loading
 from pytest_flashinfer_perf.plugin import options
-from pytest_flashinfer_perf.session.stash import COMPILES, confirms
+from pytest_flashinfer_perf.session.stash import confirms
+from pytest_flashinfer_perf.settings.option import Child
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.plugin.fixture import Perf
@@ -45,10 +45,8 @@ class Beginning:
     """Begins a session before any extension reads its options, in `pytest_configure`: the last to join comes first."""
 
     def pytest_configure(self, config: pytest.Config) -> None:
-        if COMPILES in os.environ or confirms():
-            from pytest_flashinfer_perf.plugin import child_options
-
-            child_options.clear(config)
+        if confirms():
+            options.drop(config, Child.NONE, Child.PART)
         for marker in (*options.MARKERS, *loading.markers(config.pluginmanager)):
             config.addinivalue_line("markers", marker)
         if _is_asked_for(config):
@@ -146,10 +144,19 @@ def parametrize(
     hooks.parametrize(metafunc, routines, shapes)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, object, object]:
+    """Before extensions see the items, and around them: what they raise in a worker is the session's error."""
     if WRONG in config.stash or config.pluginmanager.hasplugin(HOOKS) or any(map(options.needs_device, items)):
-        _hooks(config).complete(session, config, items)
+        hooks = _hooks(config)
+        from pytest_flashinfer_perf.session.workers import usage_errors_sent
+
+        with usage_errors_sent(config):
+            hooks.complete(session, config, items)
+            return (yield)
+    return (yield)
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.errors import unknown
 from pytest_flashinfer_perf.plugin import lines
 from pytest_flashinfer_perf.plugin.lines import Entry
@@ -23,7 +24,7 @@ from pytest_flashinfer_perf.spec.routine import AnyRoutine, Shape
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.plugin.fixture import Perf
 
-FAMILIES = ("attention", "gemm", "moe", "comm")
+FAMILIES = ("attention", "gemm", "moe")
 
 
 def root() -> Path:
@@ -34,7 +35,10 @@ def root() -> Path:
 
 
 def paths() -> list[Path]:
-    return [found for family in FAMILIES if (found := root() / "tests" / family).is_dir()]
+    """Its folders, then those of the extensions."""
+    own = [root() / "tests" / family for family in FAMILIES]
+    of_extensions = loading.joined(loading.manager().hook.pytest_perf_suite())
+    return [path for path in (*own, *of_extensions) if path.is_dir()]
 
 
 def family_tests(family: str) -> dict[str, Callable[[Perf, Case], None]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,11 +18,9 @@ from pytest_flashinfer_perf.engine import peaks
 from pytest_flashinfer_perf.engine.autotune import CacheError
 from pytest_flashinfer_perf.engine.call import CallSpec, Reference
 from pytest_flashinfer_perf.engine.measure import Measurement, TimeCalls, alone, measure_call
-from pytest_flashinfer_perf.engine.one_case import OutOfMemoryError, obstacle, run_case
+from pytest_flashinfer_perf.engine.one_case import OutOfMemoryError, run_case
 from pytest_flashinfer_perf.engine.verification import Outputs
 from pytest_flashinfer_perf.extensions.compat import functions as compat
-from pytest_flashinfer_perf.extensions.ranks import asked, joined
-from pytest_flashinfer_perf.extensions.ranks import timing as together
 from pytest_flashinfer_perf.machine import builds
 from pytest_flashinfer_perf.machine.builds import CompileError
 from pytest_flashinfer_perf.machine.devices import Device
@@ -56,17 +53,17 @@ def _by_markers(node: Any, settings: Settings) -> Measuring:
     return measuring
 
 
+def _roofs(measured: Measurement) -> Mapping[str, Roof]:
+    """Those of the device, where the row is held against these."""
+    return {} if measured.timing.seen.roof else peaks.roofs(measured.device)
+
+
 def given(request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Perf]:
     """The value of the fixture, while its process has the device."""
     if "perf" not in request.node.fixturenames:
         raise pytest.UsageError("perf must be an argument of the test itself, not of another fixture")
     settings, device = request.config.stash[stash.SETTINGS], request.config.stash[stash.DEVICE]
-    number = stash.ranks(request.node)
-    if number is None:
-        turn = setup.turn(request.config, settings, device)
-    else:
-        turn = setup.turn_of_all(request.config, asked.locks(request.node, number))
-    with turn:
+    with setup.turn(request.node, settings, device):
         perf = Perf(request, benchmark, settings, device)
         with compat.timed_by(perf.unchecked):
             yield perf
@@ -84,6 +81,8 @@ class Perf:
     """Call it with a case of the suite, or use `time` for a function of your own; once per test."""
 
     def __init__(self, request: pytest.FixtureRequest, benchmark: Any, settings: Settings, device: Device) -> None:
+        observers = tuple(loading.joined(request.config.hook.pytest_perf_observers()))
+        self.time_calls: TimeCalls = functools.partial(alone, observers=observers)
         self._node = request.node
         self._benchmark = self._node.stash[stash.BENCHMARK] = benchmark
         self._settings = settings
@@ -118,8 +117,8 @@ class Perf:
             pytest.skip(known.sentence)
         checking = case.options.applied_to_checks(self._settings.checking)
         measuring = self._measuring if self._only_once else case.options.applied_to(self._measuring, self._device)
-        limit, time_calls = self._settings.max_memory, self._time_calls
-        result = run_case(case, measuring, checking, self._device, limit, time_calls=time_calls)
+        limit = self._settings.max_memory
+        result = run_case(case, measuring, checking, self._device, limit, time_calls=self.time_calls)
         if self._settings.checking.only:
             self._checked(result.measurement)
             return CaseRun(result.measurement)
@@ -166,8 +165,8 @@ class Perf:
                 pytest.skip(self._node.config.stash[stash.INSTEAD])
             self._measuring = self._asked(self._measuring.changed_by(measuring))
             builds.watch()
-            device, name, time_calls = str(self._device.torch), self._node.name, self._time_calls
-            seen = measure_call(call, self._measuring, checking, device=device, name=name, time_calls=time_calls)
+            where = {"device": str(self._device.torch), "name": self._node.name}
+            seen = measure_call(call, self._measuring, checking, **where, time_calls=self.time_calls)
             measured = replace(seen, checking=self._settings.checking)  # the run's, in a call that cannot be checked
             is_inferred = call.flops_dtype is None
             cost = Cost(measured.flops or 0.0, measured.bytes or 0.0, measured.flops_dtype or "", inferred=is_inferred)
@@ -176,15 +175,6 @@ class Perf:
             else:
                 self._record(measured, self._own_row(measured, cost))
         return measured
-
-    @property
-    def _time_calls(self) -> TimeCalls:
-        """By this process, or together with the others that run this test."""
-        group = joined.here()
-        if group is not None:
-            return functools.partial(together.run, group)
-        observers = loading.joined(self._node.config.hook.pytest_perf_observers())
-        return functools.partial(alone, observers=tuple(observers))
 
     def verify_used(self) -> None:
         """Fail a test that ended well without a measurement: it did not use the fixture, or went on after it failed."""
@@ -195,55 +185,31 @@ class Perf:
             first, *_ = str(self._failed).splitlines() or [type(self._failed).__name__]
             pytest.fail(f"{SWALLOWED}: {first}", pytrace=False)
 
-    def evaluated(self, evaluate: Evaluate, repeat: str) -> Measurement:
-        """Record what a child process measured and checked. `evaluate` gets True if one call is enough."""
-        self._node.stash[stash.REPEAT] = repeat
-        self._node.stash[IDENTITY] = self._identity
+    def elsewhere(self, run: Callable[[], CaseReport], repeat: str = "") -> None:
+        """Record what other processes measured or checked: `run` waits for them, and fails or skips where they did."""
+        if stash.case_of(self._node) is None:
+            self._node.stash[IDENTITY] = self._identity
+        if repeat:
+            self._node.stash[stash.REPEAT] = repeat
         with self._row_or_nothing():
-            measured, described, params = evaluate(self._only_once or self._settings.checking.only, self._device)
-            self._benchmark.params = dict(params)
-            self._record(measured, described(self._own_row(measured, None)))
-        return measured
-
-    @property
-    def ranks(self) -> joined.Ranks:
-        """The processes that run this test together: `rank`, `size`, and `all(tensor)` for a tensor of each of them."""
-        group = joined.here()
-        if group is None:
-            raise pytest.UsageError(f"{self._node.nodeid}: perf.ranks needs @pytest.mark.perf_ranks(n)")
-        return group
-
-    def skip_what_cannot_run(self) -> None:
-        """Skip a case of several processes that cannot run here before these are started."""
-        case = stash.case_of(self._node)
-        if case is None:
-            return
-        self._node.stash[IDENTITY], self._node.stash[stash.REPEAT] = case.identity.on(self._device), case.repro
-        known = quarantined(case, self._settings.quarantine, all_routines())
-        reason = known.sentence if known else obstacle(case, self._device, self._settings.max_memory)
-        if self._device.is_gpu:
-            without = self._node.config.getoption("perf_no_multicast")
-            reason = reason or asked.undecided(os.environ, no_multicast=without)
-        if reason:
-            self.leave_out()
-            pytest.skip(reason)
-
-    def leave_out(self) -> None:
-        """There is no row of this test, which its ranks could not measure."""
-        self._used = True
-        benchmark_rows.leave_out(self._benchmark)
-
-    def measured_by_ranks(self, carried: CaseReport) -> None:
-        """Record what the ranks of this test measured or checked together."""
-        self._node.stash[IDENTITY] = carried.row.identity if carried.row else self._identity
-        with self._row_or_nothing():
-            if carried.row is None:
+            carried = run()
+            if carried.checked is not None:
+                self._node.stash[stash.CHECKED] = carried.checked
+            if carried.row is None or self._only_once:
                 benchmark_rows.leave_out(self._benchmark)
-                if carried.checked is not None:
-                    self._node.stash[stash.CHECKED] = carried.checked
                 return
             self._benchmark.params = dict(carried.row.params) or None
             self._kept(replace(carried.row, stats=row.statistics_of(carried.row.stats.data)), carried.roofs)
+
+    def evaluated(self, evaluate: Evaluate, repeat: str) -> None:
+        """Record what a child process measured and checked. `evaluate` gets True if one call is enough."""
+
+        def run() -> CaseReport:
+            measured, described, params = evaluate(self._only_once or self._settings.checking.only, self._device)
+            made = replace(described(self._own_row(measured, None)), params=params)
+            return CaseReport(row=made, roofs=_roofs(measured))
+
+        self.elsewhere(run, repeat)
 
     @property
     def _identity(self) -> Identity:
@@ -258,7 +224,7 @@ class Perf:
         if self._only_once:
             benchmark_rows.leave_out(self._benchmark)
             return
-        self._kept(made, {} if joined.here() else peaks.roofs(measured.device))
+        self._kept(made, _roofs(measured))
 
     def _kept(self, made: Row, roofs: Mapping[str, Roof]) -> None:
         execution = replace(made.execution, worker=self._worker, case_s=time.monotonic() - self._since)

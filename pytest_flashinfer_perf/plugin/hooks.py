@@ -20,7 +20,6 @@ from pytest_flashinfer_perf.plugin.results import BOARD, Board
 from pytest_flashinfer_perf.session import benchmark_rows, progress, reports, stash
 from pytest_flashinfer_perf.session import setup as running
 from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, measures
-from pytest_flashinfer_perf.session.workers import usage_errors_sent
 from pytest_flashinfer_perf.settings.settings import Settings
 from pytest_flashinfer_perf.settings.usage import errors_of_use
 
@@ -66,16 +65,6 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
         from pytest_flashinfer_perf.plugin.report_files import JobSummary
 
         config.pluginmanager.register(JobSummary(board), "flashinfer-perf-summary")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionstart(session: pytest.Session) -> None:
-    config = session.config
-    if config.getoption("perf_prebuild") and not (config.option.collectonly or hasattr(config, "workerinput")):
-        from pytest_flashinfer_perf.extensions.prebuild.loop import compile_first
-
-        with errors_of_use():
-            compile_first(config)
 
 
 def pytest_collection(session: pytest.Session) -> None:
@@ -136,11 +125,6 @@ def parametrize(
 
 def complete(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Add the items that options ask for, and give those that measure their clocks and keywords."""
-    with usage_errors_sent(config):
-        _complete(session, config, items)
-
-
-def _complete(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.stash[SETTINGS].cases:
         from pytest_flashinfer_perf.plugin import collection
         from pytest_flashinfer_perf.plugin.items import WithoutCase
@@ -150,10 +134,6 @@ def _complete(session: pytest.Session, config: pytest.Config, items: list[pytest
     if config.getoption("perf_only"):
         named_files.keep_only(config, items)
     measured = [item for item in items if measures(item)]
-    if any(stash.ranks(item) for item in items):
-        from pytest_flashinfer_perf.extensions.ranks import ranked
-
-        ranked.prepare(items)
     if measured and is_installed("torch"):
         from pytest_flashinfer_perf.plugin import collection
 
@@ -216,17 +196,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         reason = collection.unmet(item, item.config.stash[DEVICE])
         if reason:
             raise pytest.skip.Exception(reason, _use_item_location=True)  # as pytest's own markers do
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that several processes make together in those, instead of this one."""
-    if stash.ranks(pyfuncitem) is None:
-        return None
-    from pytest_flashinfer_perf.extensions.ranks import ranked
-
-    ranked.run(pyfuncitem)
-    return True
 
 
 @pytest.hookimpl(trylast=True)

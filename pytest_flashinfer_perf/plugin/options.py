@@ -13,7 +13,7 @@ import pytest
 
 from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.settings import option as opt
-from pytest_flashinfer_perf.settings.option import DEFAULT_SEED, Child, Option, option, whole
+from pytest_flashinfer_perf.settings.option import DEFAULT_SEED, Child, Option, Users, option
 from pytest_flashinfer_perf.settings.settings import BOUNDS, CHOICES, Measuring
 
 REPEATABLE: dict[str, Any] = {"action": "append", "default": []}
@@ -94,22 +94,10 @@ TIMING = (
         help="Take the peak FLOP/s and bandwidth for %%roof from a measurement on this GPU, or from its datasheet. "
         "Default: %(default)s.",
     ),
-    option(
-        "--perf-ranks",
-        child=Child.OWN,
-        metavar="N",
-        type=whole(1),
-        help="Run tests that are marked by perf_ranks in N processes.",
-    ),
-    option(
-        "--perf-no-multicast",
-        child=Child.OWN,
-        action="store_true",
-        help="Let such processes do without NVLink multicast, which can put the GPUs of a shared host out of service.",
-    ),
     option("--perf-seed", metavar="N", type=opt.SEED, help=f"Seed of the random inputs. Default: {DEFAULT_SEED}."),
     option(
         "--perf-autotune-cache",
+        users=Users("asks FlashInfer's tuner", lambda row: row.setup.autotune_cache is not None),
         metavar="FILE",
         help="Cache file of FlashInfer's autotuner. Cases with --autotune write it, other cases read it. "
         "Default: no file.",
@@ -164,12 +152,6 @@ LONG_RUNS = (
         help="Fail a case that takes longer than this, 0 for no limit. Default: 300.",
     ),
     option(
-        "--perf-prebuild",
-        child=Child.NONE,
-        action="store_true",
-        help="Compile the FlashInfer modules that the cases need before the first test, all of them in parallel.",
-    ),
-    option(
         "--perf-resume",
         child=Child.NONE,
         action="store_true",
@@ -206,12 +188,10 @@ ALL = (*(one for table in QUESTIONS.values() for one in table), *HIDDEN)
 MARKERS = (
     "perf_cases(routine, *shapes): parametrize `case` with this routine's cases; shapes are Params or lines of flags",
     "perf_measuring(**how): how this test is timed, by the fields of Measuring, e.g. iters=20, cold_l2='none'",
-    "perf_ranks(n, collective=None): run this test in n processes, with a GPU each; perf.time times them together",
     "perf(**params): the parameters of a case, for -m 'perf(backend=\"fa3\", batch_size=16)'",
     "attention: cases of the attention family",
     "gemm: cases of the GEMM family",
     "moe: cases of the MoE family",
-    "comm: cases of the family between GPUs",
     'requires_sm(*capabilities): skip unless the GPU has one of them, e.g. "90", "100+"; cases carry their backend\'s',
     "requires_backend(name): skip unless this FlashInfer backend can run here; cases carry their own",
     "requires_flashinfer(*names): skip unless flashinfer imports and has these functions; cases carry what they call",
@@ -244,7 +224,13 @@ def are_given(config: pytest.Config) -> bool:
     return any(getattr(config.option, one.dest, one.default) != one.default for one in of_all(config))
 
 
+def drop(config: pytest.Config, *of: Child) -> None:
+    """Give those that are the session's own their defaults, in a process that it starts with its own command line."""
+    for one in of_all(config):
+        if one.child in of:
+            setattr(config.option, one.dest, one.fresh_default)
+
+
 def needs_device(item: pytest.Item) -> bool:
-    """Whether a test measures, runs in several processes, or is skipped where something cannot run."""
-    asking = (*REQUIRING, "perf_ranks")
-    return "perf" in getattr(item, "fixturenames", ()) or any(mark.name in asking for mark in item.iter_markers())
+    """Whether a test measures, or is skipped where something cannot run."""
+    return "perf" in getattr(item, "fixturenames", ()) or any(mark.name in REQUIRING for mark in item.iter_markers())

@@ -10,7 +10,7 @@ import fnmatch
 import functools
 import sys
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -43,12 +43,6 @@ PROFILED_ELSEWHERE = (
     "--benchmark-cprofile: nothing of tests with perf, whose calls are made before pytest-benchmark's: "
     "python -m cProfile -m pytest ... sees the host's part, nsys and ncu the kernels' (docs/profile.md)"
 )
-# Options that only some cases can use: what none of the measured ones is, and how the row of one that is shows it.
-FOR_SOME = {
-    "--perf-tactics": ("has a choice of tactics", lambda row: "tactics" in row.facts),
-    "--perf-autotune-cache": ("asks FlashInfer's tuner", lambda row: row.setup.autotune_cache is not None),
-    "--perf-ranks": ("is marked by perf_ranks", lambda row: "ranks" in row.parts),
-}
 OF_ITS_TABLE = ("benchmark_verbose", "benchmark_compare", "benchmark_histogram", "benchmark_cprofile")
 
 
@@ -122,9 +116,7 @@ class Board:
             _spare_hypothesis(session.config.pluginmanager)
         if self.is_ours and session.config.getoption("benchmark_disable", None):
             self.notes.append(NOT_TIMED)
-        for name, (sentence, uses) in FOR_SOME.items():
-            if self.rows and session.config.getoption(name, None) is not None and not any(map(uses, self.rows)):
-                self.notes.append(f"{name} had no effect: none of the measured cases {sentence}")
+        self.notes += _without_effect(session.config, self.rows)
 
     @pytest.hookimpl(specname="pytest_terminal_summary", tryfirst=True)
     def pytest_terminal_summary_without_another_table(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -169,6 +161,14 @@ class Board:
         """Add this machine's GPU and versions before pytest-benchmark compares them with those of a saved run."""
         if SCHEMA_KEY in compared_benchmark:
             _ours(machine_info)
+
+
+def _without_effect(config: pytest.Config, rows: Sequence[Row]) -> Iterator[str]:
+    """A sentence for each option that is given and that no case could use."""
+    for one in options.of_all(config):
+        is_given = rows and config.getoption(one.dest) != one.default
+        if is_given and one.users is not None and not any(map(one.users.have, rows)):
+            yield f"{one.name} had no effect: none of the measured cases {one.users.words}"
 
 
 def _spare_hypothesis(manager: pytest.PytestPluginManager) -> None:

@@ -13,7 +13,7 @@ import platform
 import shutil
 import subprocess
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -26,10 +26,10 @@ from pytest_flashinfer_perf.machine import builds
 from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.session import benchmark_rows, gpu_lock, journal, progress, reports
 from pytest_flashinfer_perf.session.journal import Journal, Past, Restorer, SkipFinished
-from pytest_flashinfer_perf.session.stash import INSTEAD, is_rank, measures, ranks
+from pytest_flashinfer_perf.session.stash import INSTEAD, measures
 from pytest_flashinfer_perf.session.survival import REMEDY, Beside, Retirement, Survival
 from pytest_flashinfer_perf.session.time_limit import Limit, not_counted
-from pytest_flashinfer_perf.session.workers import ALL_GPUS, Controller, WorkerBrief, WorkerErrorRelay
+from pytest_flashinfer_perf.session.workers import Controller, WorkerBrief, WorkerErrorRelay
 from pytest_flashinfer_perf.settings.usage import errors_of_use
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 BRIEF = pytest.StashKey[WorkerBrief]()
 STDERR = pytest.StashKey[IO[str]]()
+BESIDE = "flashinfer-perf-beside"
 BY_CASE = pytest.StashKey[bool]()  # GPUs are locked for a case, since some of this session's cases need several
 
 
@@ -88,7 +89,7 @@ def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
     brief, place = config.stash[BRIEF], _place(config, settings, device)
     if is_timed(config, settings):
         refuse(brief, device)
-        if any(map(ranks, session.items)) and _sees_several():
+        if share_gpus(session.items, device):
             config.stash[BY_CASE] = True
         else:
             be_alone(config, device)
@@ -99,10 +100,11 @@ def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
     config.pluginmanager.register(
         Survival(device, _limit(config), _journal(config, brief, place)), "flashinfer-perf-survival"
     )
-    if not hasattr(config, "workerinput") and not is_rank() and faulthandler.is_enabled():
+    is_wanted = not hasattr(config, "workerinput") and not config.pluginmanager.is_blocked(BESIDE)
+    if is_wanted and faulthandler.is_enabled():
         beside = Beside(config.stash[STDERR])
         config.add_cleanup(beside.close)
-        config.pluginmanager.register(beside, "flashinfer-perf-beside")
+        config.pluginmanager.register(beside, BESIDE)
     if hasattr(config, "workerinput"):
         config.pluginmanager.register(Retirement(), "flashinfer-perf-retirement")
         others = (item for item in session.items if not measures(item))
@@ -149,19 +151,26 @@ def _says_so(config: pytest.Config, waits_for: str) -> Callable[[Path], None]:
     return waits
 
 
-def _sees_several() -> bool:
-    """Whether a case of this session could need more than the GPU that its process measures on."""
-    import torch
+def share_gpus(items: Iterable[pytest.Item], device: Device) -> bool:
+    """Whether a test of this session needs another GPU than the one that its process measures on."""
+    if device.uuid is None:
+        return False
+    return any(set(_devices(item, device)) != {device.uuid} for item in items)
 
-    return "," in os.environ.get(ALL_GPUS, "") or torch.cuda.device_count() > 1
+
+def _devices(item: pytest.Item, device: Device) -> Sequence[str]:
+    """The UUIDs of the GPUs that a test has alone while it runs."""
+    named: Sequence[str] | None = item.config.hook.pytest_perf_devices(item=item)
+    return named or [device.uuid or ""]
 
 
 @contextmanager
-def turn(config: pytest.Config, settings: Settings, device: Device) -> Iterator[None]:
+def turn(item: pytest.Item, settings: Settings, device: Device) -> Iterator[None]:
     """A CPU is one device, however many workers it has; GPUs that cases share with others are locked case by case."""
+    config = item.config
     with ExitStack() as stack:
         if BY_CASE in config.stash and device.uuid is not None:
-            stack.enter_context(turn_of_all(config, [device.uuid]))
+            stack.enter_context(turn_of_all(config, _devices(item, device)))
         if hasattr(config, "workerinput") and device.uuid is None and settings.device != "cpu:any":
             with not_counted():
                 stack.enter_context(gpu_lock.alone_on("cpu", lambda _: None))

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.spec.case import Case
 
 OURS = "pytest_flashinfer_perf.plugin"  # the module that defines the fixture
-COMPILES = "FLASHINFER_PERF_COMPILES"  # set in a process that compiles what the cases need, and measures nothing
 CONFIRMS = "FLASHINFER_PERF_CONFIRMS"  # set in a process that measures suspects again, and only measures
-RANK = "FLASHINFER_PERF_RANK"  # set in each process of a case that several run together
 # Of the config.
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 DEVICE: pytest.StashKey[Device] = pytest.StashKey()
@@ -50,41 +48,6 @@ def measures(item: pytest.Item) -> bool:
         if "perf" not in definition.argnames:
             return False
     return False
-
-
-def is_rank() -> bool:
-    """Whether this process is one of those that a case runs in."""
-    return RANK in os.environ
-
-
-def ranks(item: pytest.Item) -> int | None:
-    """The number of processes that a test runs in; None for all others, and in one of those processes."""
-    if is_rank():
-        return None
-    marker = item.get_closest_marker("perf_ranks")
-    return _of_its_case(item) if marker is None else _of_marker(item, marker)
-
-
-def _of_its_case(item: pytest.Item) -> int | None:
-    given = getattr(getattr(item, "callspec", None), "params", {}).get("case", item.stash.get(CASE, None))
-    asked = getattr(getattr(given, "routine", None), "ranks", None)
-    case = case_of(item) if asked else None
-    return asked(case.params) if asked and case else None  # what an extension gives instead has none
-
-
-def _of_marker(item: pytest.Item, marker: pytest.Mark) -> int:
-    from pytest_flashinfer_perf.extensions.ranks.rank_times import BUS_FACTORS
-
-    collective, numbers = marker.kwargs.get("collective"), marker.args
-    number = item.config.getoption("perf_ranks") or (numbers[0] if numbers else None)
-    if collective not in (None, *BUS_FACTORS) or marker.kwargs.keys() - {"collective"}:
-        known = ", ".join(BUS_FACTORS)
-        raise pytest.UsageError(f"{item.nodeid}: perf_ranks(n, collective=...) takes one of {known}")
-    if len(numbers) > 1 or isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise pytest.UsageError(
-            f"{item.nodeid}: perf_ranks takes the number of processes, as in perf_ranks(2) or --perf-ranks=2"
-        )
-    return number
 
 
 def case_of(item: pytest.Item) -> Case | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -81,6 +84,32 @@ def gpus(device: str) -> list[str]:
     visible = os.environ.get(VISIBLE, "")
     named = visible.split(",")[:count] if visible else [str(index) for index in range(count)]
     return named if device in ("auto", "cuda") else named[:1]
+
+
+def gpus_of_session() -> list[str]:
+    """The UUIDs of all GPUs that the session may use: a worker sees only its own."""
+    import torch
+
+    return _uuids(os.environ.get(ALL_GPUS, os.environ.get(VISIBLE))) if torch.cuda.device_count() else []
+
+
+@functools.cache
+def _uuids(visible: str | None) -> list[str]:
+    """Asked of another process, since what a process can see is settled when it first looks."""
+    seen = {} if visible is None else {VISIBLE: visible}
+    program = (
+        "import json, torch; count = torch.cuda.device_count(); "
+        "print(json.dumps([f'GPU-{torch.cuda.get_device_properties(i).uuid}' for i in range(count)]))"
+    )
+    done = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-c", program], env={**os.environ, **seen}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        from pytest_flashinfer_perf.machine.devices import DeviceError
+
+        raise DeviceError(f"the GPUs of this host could not be listed: {done.stderr.strip()[-300:]}")
+    uuids: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return uuids
 
 
 def pin(specs: Iterable[Any], names: Sequence[str]) -> None:

@@ -22,13 +22,21 @@ LONGEST_LIMIT_S = 1e9  # the longest time that faulthandler accepts
 
 
 class Child(Enum):
-    """What the processes that a session starts, to compile, to confirm or as ranks, do with an option of that session.
+    """What the processes that a session starts do with an option of that session: to measure a case, or to prepare it.
 
     It selects tests or says how they are measured (SAME); it is told to each child anew (OWN); it selects a part of the
-    tests, of which the child that compiles them is told (PART); or the session alone does it, once (NONE).
+    tests, of which a child that prepares them all is told (PART); or the session alone does it, once (NONE).
     """
 
     SAME, OWN, PART, NONE = range(4)
+
+
+@dataclass(frozen=True)
+class Users:
+    """The cases that can use an option: what a sentence says of them, and whether a row is of one."""
+
+    words: str
+    have: Callable[[Any], bool]
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,7 @@ class Option:
     """Its name, the keywords that argparse and pytest take for it, and what becomes of its value.
 
     `reads` if it names files that are read; `writes` names any file in the folder that it names, "" for that file.
+    `users` if not every case can use it: a session says so where none of its rows is of such a case.
     """
 
     name: str
@@ -44,6 +53,7 @@ class Option:
     reads: bool = False
     writes: str | None = None
     may_be_empty: bool = False
+    users: Users | None = None
 
     @property
     def default(self) -> Any:
@@ -64,16 +74,17 @@ class Option:
         add(self.name, **self.keywords)
 
 
-def option(
+def option(  # noqa: PLR0913 - one argument per property of an option
     name: str,
     *,
     child: Child = Child.SAME,
     reads: bool = False,
     writes: str | None = None,
     may_be_empty: bool = False,
+    users: Users | None = None,
     **keywords: Any,
 ) -> Option:
-    return Option(name, keywords, child, reads, writes, may_be_empty)
+    return Option(name, keywords, child, reads, writes, may_be_empty, users)
 
 
 @dataclass(frozen=True)

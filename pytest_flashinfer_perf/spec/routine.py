@@ -87,8 +87,8 @@ def _no_limits(_params: Any, _backend: str, _device: Device) -> Iterator[str]:
 class Backend(Generic[P, X]):
     """One way to run a routine, the FlashInfer API that it calls, and its requirements.
 
-    `modules` are FlashInfer's functions that declare the modules to compile, where a call of several processes cannot
-    be made to find them: `jit.comm.gen_trtllm_comm_module`.
+    `modules` are FlashInfer's functions that declare the modules to compile, where no call can be made to find them:
+    `jit.comm.gen_trtllm_comm_module`.
     """
 
     name: str
@@ -105,8 +105,7 @@ class Backend(Generic[P, X]):
 class Routine(Generic[P, X]):
     """An operation under its FlashInfer name, declared in a file of its own.
 
-    The check negates `activations` in place, and verifies that the answer follows. `ranks` is how many processes make
-    the call together, if it is not one, and `collective` what they do by the names of nccl-tests.
+    The check negates `activations` in place, and verifies that the answer follows.
     """
 
     name: str
@@ -123,8 +122,6 @@ class Routine(Generic[P, X]):
     facts: Callable[[P, X], Mapping[str, Any]] | None = None
     rows: Callable[[P, X], Rows] | None = None
     activations: Callable[[X], torch.Tensor] | None = None
-    ranks: Callable[[P], int] | None = None
-    collective: str | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
     backends: dict[str, Backend[P, X]] = field(default_factory=dict)
     tiers: dict[str, Shapes[P]] = field(default_factory=dict)

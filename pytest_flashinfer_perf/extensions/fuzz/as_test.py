@@ -51,8 +51,6 @@ class FindingFile(pytest.File):
 
 
 def run(case: CaseOfTest, item: pytest.Item) -> CaseRun:
-    if case.routine.ranks is not None:
-        pytest.skip(f"{case.routine.name} is a call of several processes, which a search does not start")
     settings, device = item.config.stash[SETTINGS], item.config.stash[DEVICE]
     if isinstance(case, Case):
         attempt(case, item, settings, device)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.report.sections import Section
     from pytest_flashinfer_perf.rows.run_file import Run
 
-USES = ("apis", "ranks")  # which measure kernels between products, and those between GPUs
+USES = ("apis",)  # which has the kernels between products
 
 MODEL = option(
     "--perf-model",

@@ -14,11 +14,11 @@ from pytest_flashinfer_perf.extensions.models import plan as plans
 from pytest_flashinfer_perf.extensions.models import shipped
 from pytest_flashinfer_perf.extensions.models.deployment import parse
 from pytest_flashinfer_perf.extensions.models.step import StepPlan
-from pytest_flashinfer_perf.extensions.ranks.asked import gpus
 from pytest_flashinfer_perf.plugin import cases
 from pytest_flashinfer_perf.plugin.results import BOARD
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.session.stash import SETTINGS
+from pytest_flashinfer_perf.session.workers import gpus_of_session
 from pytest_flashinfer_perf.settings.usage import errors_of_use
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.params import ParamError, Params
@@ -63,7 +63,7 @@ class AskedModel:
         """The step as this FlashInfer can measure it, for the file of the run."""
         if not self.is_step:
             return None
-        step, here = plans.completed(self.plan, {**all_routines(), **all_apis()}), gpus()
+        step, here = plans.completed(self.plan, {**all_routines(), **all_apis()}), gpus_of_session()
         return plans.within(step, len(here)) if here else step
 
     def pytest_collection(self) -> None:

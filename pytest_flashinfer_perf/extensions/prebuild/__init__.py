@@ -2,10 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_flashinfer_perf.settings.option import Child, Option, option
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.cli.command import Command
+
+PREBUILD = option(
+    "--perf-prebuild",
+    child=Child.NONE,
+    action="store_true",
+    help="Compile the FlashInfer modules that the cases need before the first test, all of them in parallel.",
+)
+
+
+def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
+    return {"long runs, many GPUs and many hosts": (PREBUILD,)}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    config = session.config
+    if config.getoption("perf_prebuild") and not (config.option.collectonly or hasattr(config, "workerinput")):
+        from pytest_flashinfer_perf.extensions.prebuild.loop import compile_first
+        from pytest_flashinfer_perf.settings.usage import errors_of_use
+
+        with errors_of_use():
+            compile_first(config)
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:

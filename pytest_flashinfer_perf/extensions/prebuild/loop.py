@@ -25,16 +25,30 @@ from pytest_flashinfer_perf.extensions.prebuild.patches import pretend_cudnn
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.machine import builds
+from pytest_flashinfer_perf.plugin import options
 from pytest_flashinfer_perf.rows.formatting import counted
-from pytest_flashinfer_perf.session.stash import COMPILES, SETTINGS, case_of
+from pytest_flashinfer_perf.session.stash import SETTINGS, case_of
 from pytest_flashinfer_perf.session.workers import VISIBLE
+from pytest_flashinfer_perf.settings.option import Child
 from pytest_flashinfer_perf.settings.usage import errors_of_use
 from pytest_flashinfer_perf.spec.case import Case
+
+# Files of others' options, which this process does not write, and how each says that there is none.
+OF_OTHERS = {"benchmark_json": None, "benchmark_save": None, "benchmark_autosave": False, "xmlpath": None}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--prebuild-output", metavar="DIR", type=Path)
     parser.addoption("--prebuild-report", metavar="FILE", type=Path)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Before any plugin reads its options: the command line is that of the session which measures."""
+    options.drop(config, Child.NONE)
+    for dest, nothing in OF_OTHERS.items():
+        if hasattr(config.option, dest):
+            setattr(config.option, dest, nothing)
 
 
 def pytest_configure() -> None:
@@ -43,7 +57,7 @@ def pytest_configure() -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Register after the main plugin's hooks, which may have joined last, so that this loop comes before theirs."""
-    session.config.pluginmanager.register(Prebuild(session.config), "flashinfer-perf-prebuild")
+    session.config.pluginmanager.register(Prebuild(session.config), "flashinfer-perf-compiling")
 
 
 def _cases(items: list[pytest.Item]) -> list[Case]:
@@ -171,7 +185,7 @@ def prebuild(arguments: Sequence[str], output: Path | None = None, report: Path 
     own = [f"--prebuild-output={output}"] * bool(output) + [f"--prebuild-report={report}"] * bool(report)
     alone = ["-n0"] if find_spec("xdist") and "no:xdist" not in arguments else []  # overrides what comes before
     words = [sys.executable, "-m", "pytest", "-p", PLUGIN, *own, *arguments, *alone]
-    variables = {ARCHITECTURES: architectures(), VISIBLE: "", COMPILES: "1"}
+    variables = {ARCHITECTURES: architectures(), VISIBLE: ""}
     return processes.started(processes.Environment("prebuild", tuple(words), variables=variables))
 
 

@@ -75,6 +75,8 @@ def _follow(case: Case, device: Device, settings: Settings, found: Needed) -> No
         with warnings.catch_warnings(), redirect_stdout(None), patches.Pretence():
             warnings.simplefilter("ignore")
             _called(case, device, settings)
+    except CannotRunError as reason:  # which is known when the call is built
+        _count(found.cannot, str(reason))
     except WrongAnswerError:  # of a call that computes nothing; its modules are known by then
         return
     except Exception as error:  # noqa: BLE001 - a pretended GPU may cause any error
@@ -83,7 +85,7 @@ def _follow(case: Case, device: Device, settings: Settings, found: Needed) -> No
 
 def _called(case: Case, device: Device, settings: Settings) -> None:
     routine, p = case.routine, case.params
-    if routine.ranks is not None:
+    if case.backend.modules:
         _declared(case.backend.modules)
         return
     x = routine.inputs(p, torch.Generator().manual_seed(case.seed), patches.PRETENDED)
@@ -94,7 +96,7 @@ def _called(case: Case, device: Device, settings: Settings) -> None:
 
 
 def _declared(functions: tuple[str, ...]) -> None:
-    """Of a call that several processes make, and which one alone would wait for ever to make."""
+    """Of a backend whose call cannot be made here to find them."""
     for path in functions:
         module, _, name = path.rpartition(".")
         getattr(importlib.import_module(f"flashinfer.{module}"), name)().build_and_load()

@@ -2,11 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+
+import pytest
+
+from pytest_flashinfer_perf.settings.option import Child, Option, Users, option, whole
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.spec.routine import AnyRoutine
+
+OPTIONS = (
+    option(
+        "--perf-ranks",
+        child=Child.OWN,
+        users=Users("is marked by perf_ranks", lambda row: "ranks" in row.parts),
+        metavar="N",
+        type=whole(1),
+        help="Run tests that are marked by perf_ranks in N processes.",
+    ),
+    option(
+        "--perf-no-multicast",
+        child=Child.OWN,
+        action="store_true",
+        help="Let such processes do without NVLink multicast, which can put the GPUs of a shared host out of service.",
+    ),
+)
+PERF = "pytest_flashinfer_perf.plugin"  # the module that defines the fixture
+
+
+def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
+    return {"how cases are timed": OPTIONS}
+
+
+def pytest_perf_markers() -> Sequence[str]:
+    return (
+        "perf_ranks(n, collective=None): run this test in n processes, with a GPU each; perf.time times them together",
+        "comm: cases of the family between GPUs",
+    )
 
 
 def pytest_perf_routines() -> Iterable[AnyRoutine]:
@@ -20,3 +54,55 @@ def pytest_perf_row_parts() -> Mapping[str, Any]:
     from pytest_flashinfer_perf.extensions.ranks.rank_times import NAME, RankTimes
 
     return {NAME: Annotated[RankTimes | None, "of a case that several processes ran [together](ranks.md#the-row)"]}
+
+
+def pytest_perf_suite() -> Sequence[Path]:
+    from pytest_flashinfer_perf.plugin import cases
+
+    return (cases.root() / "tests" / "comm",)
+
+
+# A test that several processes make together is run in those, instead of in the session's.
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    from pytest_flashinfer_perf.extensions.ranks import asked
+
+    for item in items:
+        if asked.number(item) is not None:
+            from pytest_flashinfer_perf.extensions.ranks import ranked
+
+            ranked.prepare(item)
+
+
+def pytest_perf_devices(item: pytest.Item) -> Sequence[str] | None:
+    from pytest_flashinfer_perf.extensions.ranks import asked
+    from pytest_flashinfer_perf.session.workers import gpus_of_session
+
+    number = asked.number(item)
+    return None if number is None else gpus_of_session()[:number]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """Give `perf` its group of ranks."""
+    perf: Any = yield
+    if fixturedef.argname == "perf" and fixturedef.func.__module__ == PERF:
+        from pytest_flashinfer_perf.extensions.ranks import ranked
+
+        ranked.complete(perf, request.node.nodeid)
+    return perf
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    from pytest_flashinfer_perf.extensions.ranks import asked
+
+    if not asked.is_together(pyfuncitem):
+        return None
+    from pytest_flashinfer_perf.extensions.ranks import ranked
+
+    ranked.run(pyfuncitem)
+    return True

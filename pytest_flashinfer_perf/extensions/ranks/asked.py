@@ -6,20 +6,17 @@ its environment, in which the same marker then means nothing.
 
 from __future__ import annotations
 
-import functools
-import json
 import os
-import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.extensions.ranks.rank_times import MULTICAST
-from pytest_flashinfer_perf.session.stash import DEVICE, RANK, SETTINGS
+from pytest_flashinfer_perf.extensions.ranks.rank_times import BUS_FACTORS, MULTICAST
+from pytest_flashinfer_perf.session.stash import CASE, case_of
 from pytest_flashinfer_perf.session.workers import ALL_GPUS, VISIBLE
 
+RANK = "FLASHINFER_PERF_RANK"  # set in each process of a case that several run together
 FOLDER = "FLASHINFER_PERF_RANKS_FOLDER"  # where the ranks of a case meet and leave what they have to say
 STARTER = "FLASHINFER_PERF_RANKS_STARTER"  # the process that starts a rank, and is its parent as long as it lives
 # On a host that several users share, NVLink multicast can put GPUs out of service. These make NCCL, torch's symmetric
@@ -32,8 +29,43 @@ NO_MULTICAST = {
 }
 
 
-class RanksError(FlashinferPerfError):
-    """The processes of a case cannot be started here."""
+def number(item: pytest.Item) -> int | None:
+    """The number of processes that a test runs in; None for all others, and in one of those processes."""
+    if RANK in os.environ:
+        return None
+    marker = item.get_closest_marker("perf_ranks")
+    return _of_its_case(item) if marker is None else _of_marker(item, marker)
+
+
+def is_together(item: pytest.Item) -> bool:
+    """Whether a test is not for this process alone, also where nobody says how many it needs: a search of shapes."""
+    is_marked = item.get_closest_marker("perf_ranks") is not None
+    return RANK not in os.environ and (is_marked or _of_its_routine(item) is not None)
+
+
+def _of_its_case(item: pytest.Item) -> int | None:
+    ranks = _of_its_routine(item)
+    case = case_of(item) if ranks else None
+    return ranks(case.params) if ranks and case else None
+
+
+def _of_its_routine(item: pytest.Item) -> Callable[[Any], int] | None:
+    """How its routine, if it is one between GPUs, says the number; torch is imported by then, and not here."""
+    given = getattr(getattr(item, "callspec", None), "params", {}).get("case", item.stash.get(CASE, None))
+    return getattr(getattr(given, "routine", None), "ranks", None)
+
+
+def _of_marker(item: pytest.Item, marker: pytest.Mark) -> int:
+    collective, numbers = marker.kwargs.get("collective"), marker.args
+    number = item.config.getoption("perf_ranks") or (numbers[0] if numbers else None)
+    if collective not in (None, *BUS_FACTORS) or marker.kwargs.keys() - {"collective"}:
+        known = ", ".join(BUS_FACTORS)
+        raise pytest.UsageError(f"{item.nodeid}: perf_ranks(n, collective=...) takes one of {known}")
+    if len(numbers) > 1 or isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise pytest.UsageError(
+            f"{item.nodeid}: perf_ranks takes the number of processes, as in perf_ranks(2) or --perf-ranks=2"
+        )
+    return number
 
 
 def environment(number: int, rank: int, folder: str, *, no_multicast: bool) -> dict[str, str]:
@@ -64,39 +96,3 @@ def undecided(environment: Mapping[str, str], *, no_multicast: bool) -> str | No
     if "NCCL_NVLS_ENABLE" in environment or wants_no_multicast(environment, option=no_multicast):
         return None
     return "may use NVLink multicast, which can put GPUs out of service: --perf-no-multicast, or NCCL_NVLS_ENABLE=1"
-
-
-def locks(item: pytest.Item, number: int) -> list[str]:
-    """The names of the locks that the test needs: one for each GPU, or that of the CPU where workers take turns."""
-    uuids = gpus() if item.config.stash[DEVICE].is_gpu else []
-    if not uuids:
-        alone = not hasattr(item.config, "workerinput") or item.config.stash[SETTINGS].device == "cpu:any"
-        return [] if alone else ["cpu"]
-    if len(uuids) < number:
-        visible = os.environ.get(ALL_GPUS, os.environ.get(VISIBLE, "all"))
-        pytest.skip(f"needs {number} GPUs of one host, {len(uuids)} can be seen ({VISIBLE}={visible})")
-    return uuids[:number]
-
-
-def gpus() -> list[str]:
-    """The UUIDs of all GPUs that the session may use: a worker of xdist sees only its own."""
-    import torch
-
-    return _uuids(os.environ.get(ALL_GPUS, os.environ.get(VISIBLE))) if torch.cuda.device_count() else []
-
-
-@functools.cache
-def _uuids(visible: str | None) -> list[str]:
-    """Asked of another process, since what a process can see is settled when it first looks."""
-    seen = {} if visible is None else {VISIBLE: visible}
-    program = (
-        "import json, torch; count = torch.cuda.device_count(); "
-        "print(json.dumps([f'GPU-{torch.cuda.get_device_properties(i).uuid}' for i in range(count)]))"
-    )
-    done = subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-c", program], env={**os.environ, **seen}, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise RanksError(f"the GPUs of this host could not be listed: {done.stderr.strip()[-300:]}")
-    uuids: list[str] = json.loads(done.stdout.splitlines()[-1])
-    return uuids

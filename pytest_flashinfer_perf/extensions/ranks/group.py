@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,9 @@ import pytest
 
 from pytest_flashinfer_perf.extensions.ranks import asked
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.plugin.options import of_all
 from pytest_flashinfer_perf.session import case_endings, reports
+from pytest_flashinfer_perf.session.setup import BESIDE
 from pytest_flashinfer_perf.session.stash import DEVICE, as_typed
 
 BYTES_OF_A_RANK = 512 << 20  # with torch, its tests and gloo
@@ -109,10 +111,10 @@ def _started(item: pytest.Item, number: int, rank: int, folder: str, options: It
     no_multicast = item.config.getoption("perf_no_multicast")
     log = Path(folder, f"{rank}.log")
     program = [sys.executable, "-c", PROGRAM.format(path=[one for one in sys.path if isinstance(one, str)])]
-    only = f"--perf-only={folder}/{ONLY}"
+    told = [f"--perf-only={folder}/{ONLY}", "-p", PLUGIN, "-p", f"no:{BESIDE}"]
     with log.open("wb") as words:
         process = subprocess.Popen(  # noqa: S603 - pytest, in this interpreter
-            [*program, *_named(item), only, "-p", PLUGIN, *_as_here(item.config, folder), *options],
+            [*program, *_named(item), *told, *_as_here(item.config, folder), *options],
             cwd=item.config.invocation_params.dir,
             env=asked.environment(number, rank, folder, no_multicast=no_multicast),
             stdin=subprocess.DEVNULL,
@@ -126,10 +128,15 @@ def _started(item: pytest.Item, number: int, rank: int, folder: str, options: It
 def _named(item: pytest.Item) -> list[str]:
     """The test, where no option names its file. Outside of the rootdir it has its name by the arguments here alone."""
     config, here = item.config, item.config.invocation_params.dir
-    if any(item.path.samefile(here / one) for one in config.getoption("perf_testlist")):
+    if any(map(item.path.samefile, filter(Path.exists, (here / one for one in _files_of_options(config))))):
         return []
     is_below = (config.rootpath / item.nodeid.partition("::")[0]).exists()
     return [as_typed(config, item.nodeid)] if is_below else [*config.args]
+
+
+def _files_of_options(config: pytest.Config) -> Iterator[str]:
+    for value in (config.getoption(one.dest) for one in of_all(config) if one.reads):
+        yield from filter(None, value if isinstance(value, list) else [value])
 
 
 def _as_here(config: pytest.Config, folder: str) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from pytest_flashinfer_perf.extensions.ranks import asked, joined
-from pytest_flashinfer_perf.session.stash import DEVICE, RANK, case_of
+from pytest_flashinfer_perf.session.stash import DEVICE, case_of
 from pytest_flashinfer_perf.session.time_limit import not_counted
 
 PR_SET_PDEATHSIG = 1
@@ -34,13 +34,13 @@ def pytest_configure() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """The case's time counts from when all are here: one may import for seconds longer than another."""
-    rank, _, size = os.environ[RANK].partition("/")
+    rank, _, size = os.environ[asked.RANK].partition("/")
     (FOLDER / f"{rank}.begun").touch()
     with not_counted():
         while len(list(FOLDER.glob("*.begun"))) < int(size):
             time.sleep(0.01)
     marker, case = item.get_closest_marker("perf_ranks"), case_of(item)
-    declared = case.routine.collective if case else None
+    declared = getattr(case.routine, "collective", None) if case else None
     collective = marker.kwargs.get("collective") if marker else declared
     joined.join(int(rank), int(size), FOLDER / "store", item.config.stash[DEVICE], collective)
 
@@ -70,7 +70,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     hook = session.config.hook
     data = hook.pytest_report_to_serializable(config=session.config, report=_Seen.report)
-    rank = os.environ[RANK].partition("/")[0]
+    rank = os.environ[asked.RANK].partition("/")[0]
     unfinished = FOLDER / f"{rank}.unfinished"
     unfinished.write_text(json.dumps({"report": data, "at": _Seen.at}))
     unfinished.rename(FOLDER / f"{rank}.json")

@@ -6,48 +6,102 @@ those of the ranks, each of which is a session of its own (`ranks/group.py`).
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import NoReturn
 
 import pytest
 
-from pytest_flashinfer_perf.extensions.ranks import group
+from pytest_flashinfer_perf.engine.one_case import obstacle
+from pytest_flashinfer_perf.extensions.ranks import asked, group, joined
 from pytest_flashinfer_perf.extensions.ranks.group import End
+from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
 from pytest_flashinfer_perf.plugin import options
 from pytest_flashinfer_perf.plugin.fixture import Perf
+from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.session.case_endings import KILLED
 from pytest_flashinfer_perf.session.reports import CaseReport
-from pytest_flashinfer_perf.session.stash import DEVICE, OUTCOME, REPEAT, measures, ranks
+from pytest_flashinfer_perf.session.stash import DEVICE, INSTEAD, OUTCOME, REPEAT, SETTINGS, case_of, measures
 from pytest_flashinfer_perf.session.time_limit import not_counted
+from pytest_flashinfer_perf.session.workers import ALL_GPUS, VISIBLE, gpus_of_session
 from pytest_flashinfer_perf.settings.option import Child
+from pytest_flashinfer_perf.spec.case import quarantined
 
 LEFT = ("perf", "benchmark")
 LAST_LINES = 20
 DUMPED = r"Timeout \(|Fatal Python error: "  # what faulthandler writes, of which the cause has the lines that matter
 
 
-def prepare(items: Sequence[pytest.Item]) -> None:
-    """Leave their fixtures to the ranks; raises UsageError for a test that could not be one case."""
-    for item in items:
-        if ranks(item) is None:
-            continue
-        if not isinstance(item, pytest.Function) or not measures(item):
-            raise pytest.UsageError(f"{item.nodeid}: perf_ranks is for tests that measure: give it the fixture perf")
-        item.fixturenames = [*LEFT]
+class PerfInRanks(Perf):
+    """What the fixture `perf` is in such a test, for those who check types."""
+
+    ranks: Ranks
+
+
+@dataclass(frozen=True)
+class NoRanks:
+    """What `perf.ranks` is in all other tests."""
+
+    test: str
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise pytest.UsageError(f"{self.test}: perf.ranks.{name} needs @pytest.mark.perf_ranks(n)")
+
+
+def complete(perf: PerfInRanks, test: str) -> None:
+    """Give it the processes that run this test together, if this one is among them."""
+    together = joined.here()
+    if together is None:
+        vars(perf)["ranks"] = NoRanks(test)
+        return
+    from pytest_flashinfer_perf.extensions.ranks import timing
+
+    perf.ranks = together
+    perf.time_calls = partial(timing.run, together)
+
+
+def prepare(item: pytest.Item) -> None:
+    """Leave its fixtures to the ranks; raises UsageError for a test that could not be one case."""
+    if not isinstance(item, pytest.Function) or not measures(item):
+        raise pytest.UsageError(f"{item.nodeid}: perf_ranks is for tests that measure: give it the fixture perf")
+    item.fixturenames = [*LEFT]
 
 
 def run(item: pytest.Function) -> None:
     """Run it in its ranks, and fail, skip or record it as they say."""
-    number = ranks(item)
-    assert number is not None
     perf = item.funcargs["perf"]
     assert isinstance(perf, Perf)
-    perf.skip_what_cannot_run()
+    perf.elsewhere(partial(_measured, item))
+
+
+def _measured(item: pytest.Function) -> CaseReport:
+    number = asked.number(item)
+    if number is None or INSTEAD in item.config.stash:
+        pytest.skip("the call is one of several processes, which are started to time it")
+    if reason := _obstacle(item, number):
+        pytest.skip(reason)
     limit = item.config.getoption("perf_timeout")
     with not_counted():  # each rank has this limit itself, and says what it was doing
         ends = group.run(item, number, partial(_options, item.config), limit)
-    _judge(item, perf, ends)
+    return _judged(item, ends)
+
+
+def _obstacle(item: pytest.Item, number: int) -> str | None:
+    """Why the test cannot run here, which is known before its processes are started."""
+    device, settings, case = item.config.stash[DEVICE], item.config.stash[SETTINGS], case_of(item)
+    if device.is_gpu and (seen := len(gpus_of_session())) < number:
+        visible = os.environ.get(ALL_GPUS, os.environ.get(VISIBLE, "all"))
+        return f"needs {number} GPUs of one host, {seen} can be seen ({VISIBLE}={visible})"
+    if case is None:
+        return None
+    known = quarantined(case, settings.quarantine, all_routines())
+    reason = known.sentence if known else obstacle(case, device, settings.max_memory)
+    if reason or not device.is_gpu:
+        return reason
+    return asked.undecided(os.environ, no_multicast=item.config.getoption("perf_no_multicast"))
 
 
 def _options(config: pytest.Config, rank: int) -> Iterator[str]:
@@ -63,7 +117,7 @@ def _options(config: pytest.Config, rank: int) -> Iterator[str]:
     yield f"--perf-device=cuda:{rank}" if config.stash[DEVICE].is_gpu else "--perf-device=cpu"
 
 
-def _judge(item: pytest.Function, perf: Perf, ends: Sequence[End]) -> None:
+def _judged(item: pytest.Function, ends: Sequence[End]) -> CaseReport:
     bad = sorted((end for end in ends if end.outcome in ("failed", "died", "ended")), key=_cause_first)
     skipped = [end for end in ends if end.outcome == "skipped"]
     first = next(iter([*bad, *skipped]), None)
@@ -73,13 +127,11 @@ def _judge(item: pytest.Function, perf: Perf, ends: Sequence[End]) -> None:
         _show(item, bad)
         if bad[0].ended:
             item.stash[OUTCOME] = bad[0].ended
-        perf.leave_out()
         pytest.fail("\n".join(f"rank {end.rank} of {len(ends)}: {end.sentence}" for end in bad), pytrace=False)
     if skipped:
-        perf.leave_out()
         pytest.skip(skipped[0].sentence)
     carried = [end.carried for end in ends]
-    perf.measured_by_ranks(next(filter(_is_wrong, carried), carried[0]))
+    return next(filter(_is_wrong, carried), carried[0])
 
 
 def _is_wrong(carried: CaseReport) -> bool:

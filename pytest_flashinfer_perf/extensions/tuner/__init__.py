@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.settings.option import SECONDS, Option, option
+from pytest_flashinfer_perf.settings.option import SECONDS, Option, Users, option
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.cli.command import Command
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 OPTIONS = (
     option(
         "--perf-tactics",
+        users=Users("has a choice of tactics", lambda row: "tactics" in row.facts),
         metavar="SECONDS",
         type=SECONDS,
         help="Race all that FlashInfer's tuner, or the heuristic behind auto, could choose for a case, for so long, "

@@ -163,15 +163,9 @@ def test_a_case_without_a_row_is_in_the_json_with_its_reason(session):
 
 
 def test_an_option_that_no_case_could_use_is_said_to_have_had_no_effect(session):
-    asked = ("--perf-tactics=0.1", "--perf-autotune-cache=cache.json", "--perf-ranks=2")
-    done = session("--perf-backends=torch", *asked, test_decode=TEST)
+    done = session("--perf-backends=torch", "--perf-autotune-cache=cache.json", test_decode=TEST)
     assert (done.code, done.outcomes) == (0, {"passed": 2})
-    told = [line.partition(" had no effect: none of the measured cases ") for line in done.out.splitlines()]
-    assert [(name, why) for name, told, why in told if told] == [
-        ("--perf-tactics", "has a choice of tactics"),
-        ("--perf-autotune-cache", "asks FlashInfer's tuner"),
-        ("--perf-ranks", "is marked by perf_ranks"),
-    ]
+    done.says("--perf-autotune-cache had no effect: none of the measured cases asks FlashInfer's tuner")
 
 
 @pytest.mark.parametrize("value", [float("nan"), torch.float16, {(1, 2): 3}])

@@ -53,10 +53,65 @@ def test_a_session_waits_for_its_gpu_and_says_so(pytester, taken, folder, monkey
 
 @pytest.mark.parametrize(("device", "waits"), [("cpu:any", 0), ("auto", 1)])
 def test_workers_of_a_cpu_take_turns_unless_told(pytester, taken, cpu, device, waits):
-    config, waited = pytester.parseconfigure(), taken("cpu")
-    config.workerinput = {}
-    with setup.turn(config, Settings(device=device), cpu):
+    item, waited = pytester.getitem("def test_func(): pass"), taken("cpu")
+    item.config.workerinput = {}
+    with setup.turn(item, Settings(device=device), cpu):
         assert len(waited) == waits
+
+
+class Needs:
+    """A plugin whose tests have these GPUs."""
+
+    def __init__(self, *uuids):
+        self.uuids = uuids
+
+    def pytest_perf_devices(self, item):
+        return None if "test_alone" in item.nodeid else self.uuids
+
+
+@pytest.mark.parametrize(("needs", "shares"), [(("GPU-0",), False), (("GPU-0", "GPU-1"), True)])
+def test_gpus_that_tests_share_are_locked_for_each_test(pytester, folder, hopper, needs, shares):
+    """And for the session, where none needs another than its own."""
+    alone, wide = items = pytester.getitems("def test_alone(): pass\ndef test_wide(): pass")
+    alone.config.pluginmanager.register(Needs(*needs))
+    assert setup.share_gpus(items, hopper) == shares
+    alone.config.stash[setup.BY_CASE] = True
+    for item, names in ((alone, ("GPU-0",)), (wide, needs)):
+        with setup.turn(item, Settings(), hopper):
+            assert {name for name in ("GPU-0", "GPU-1") if is_locked(folder, name)} == set(names)
+    assert not is_locked(folder, "GPU-0")
+
+
+def is_locked(folder, name):
+    with (folder / f"flashinfer-perf-{name}.lock").open("w") as another:
+        try:
+            fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+TAKES = """
+import sys
+from pytest_flashinfer_perf.session.gpu_lock import alone_on_all
+for _ in range(5_000):
+    with alone_on_all(sys.argv[1:], lambda path: None):
+        pass
+"""
+
+
+@pytest.mark.more
+def test_all_locks_are_taken_in_one_order(tmp_path, monkeypatch):
+    """Two that take the same ones in opposite orders would soon wait for each other."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    orders = (["GPU-0", "GPU-1"], ["GPU-1", "GPU-0"])
+    running = [subprocess.Popen([sys.executable, "-c", TAKES, *order]) for order in orders]
+    try:
+        assert [one.wait(60) for one in running] == [0, 0]
+    finally:
+        for one in running:
+            one.kill()
+            one.wait()
 
 
 def test_every_user_of_a_machine_can_wait_for_its_lock(folder):

@@ -21,9 +21,11 @@ from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.spec.dtypes import HALF, TORCH
 from pytest_flashinfer_perf.spec.params import Params, flag
-from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, LaunchOptions
+from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, LaunchOptions, Routine
 
+B = TypeVar("B", bound="Between")
 X = TypeVar("X", bound="GivenToRanks")
+Y = TypeVar("Y")
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,16 @@ class Between(Params):
     @property
     def elements(self) -> int:
         return self.num_tokens * self.hidden_size
+
+
+@dataclass
+class RoutineOfRanks(Routine[B, Y]):
+    """A routine whose call `num_gpus` processes make; `collective` is what they do, by the names of nccl-tests."""
+
+    collective: str | None = None
+
+    def ranks(self, p: B) -> int:
+        return p.num_gpus
 
 
 def rank() -> int:

@@ -18,10 +18,10 @@ from torch import Tensor
 from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
 from pytest_flashinfer_perf.extensions.ranks.routines import _shared
-from pytest_flashinfer_perf.extensions.ranks.routines._shared import Between
+from pytest_flashinfer_perf.extensions.ranks.routines._shared import Between, RoutineOfRanks
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.spec.params import flag
-from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, Cost, LaunchOptions, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, Cost, LaunchOptions, Shape
 
 MULTICAST = "{} needs NVLink multicast, which can put GPUs out of service"
 SUM, NORM = "allreduce", "ar_residual_rmsnorm"
@@ -113,7 +113,7 @@ def cost(p: AllReduce, x: AllReduceInputs) -> Cost:
     return Cost((p.num_gpus - 1) * p.elements, p.elements * x.input.itemsize, "float32")
 
 
-allreduce_fusion: Routine[AllReduce, AllReduceInputs] = Routine(
+allreduce_fusion: RoutineOfRanks[AllReduce, AllReduceInputs] = RoutineOfRanks(
     name="allreduce_fusion",
     family="comm",
     params=AllReduce,
@@ -126,7 +126,6 @@ allreduce_fusion: Routine[AllReduce, AllReduceInputs] = Routine(
     cuda_graph=False,
     decoded=decoded,
     activations=_shared.own_or_all,
-    ranks=lambda p: p.num_gpus,
     collective="all_reduce",
 )
 

@@ -18,12 +18,12 @@ from torch import Tensor
 from pytest_flashinfer_perf.checking.check import EXACT, Tolerance
 from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
 from pytest_flashinfer_perf.extensions.ranks.routines import _shared
-from pytest_flashinfer_perf.extensions.ranks.routines._shared import Between
+from pytest_flashinfer_perf.extensions.ranks.routines._shared import Between, RoutineOfRanks
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.moe import _routing
 from pytest_flashinfer_perf.spec.params import Fault, flag
-from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Shape
 
 BOTH, DISPATCH, COMBINE = "dispatch_combine", "dispatch", "combine"
 FP8 = torch.float8_e4m3fn
@@ -151,7 +151,7 @@ def facts(_p: Exchange, x: AllToAllInputs) -> dict[str, Any]:
     return {"busiest_rank": float(got.max() / got.mean())}
 
 
-moe_a2a_dispatch_combine: Routine[Exchange, AllToAllInputs] = Routine(
+moe_a2a_dispatch_combine: RoutineOfRanks[Exchange, AllToAllInputs] = RoutineOfRanks(
     name="moe_a2a_dispatch_combine",
     family="comm",
     params=Exchange,
@@ -165,7 +165,6 @@ moe_a2a_dispatch_combine: Routine[Exchange, AllToAllInputs] = Routine(
     decoded=decoded,
     facts=facts,
     activations=_shared.own_or_all,
-    ranks=lambda p: p.num_gpus,
 )
 
 

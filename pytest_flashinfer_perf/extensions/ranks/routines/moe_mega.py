@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.extensions.ranks.routines import _shared
-from pytest_flashinfer_perf.extensions.ranks.routines._shared import Between
+from pytest_flashinfer_perf.extensions.ranks.routines._shared import Between, RoutineOfRanks
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines._narrow import GROUP
 from pytest_flashinfer_perf.routines.moe import _experts, _routing, _stored
@@ -25,7 +25,7 @@ from pytest_flashinfer_perf.routines.moe._routing import ExpertWeights
 from pytest_flashinfer_perf.routines.moe._shared import EXPERT_BYTES, IN_BLOCKS
 from pytest_flashinfer_perf.routines.moe._stored import Blockwise
 from pytest_flashinfer_perf.spec.params import Fault, flag
-from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Shape
 
 SWIGLU = "Swiglu"
 TOP_KS = (1, 2, 4, 6, 8)  # of FlashInfer's kernel
@@ -97,7 +97,7 @@ def tolerances(_p: Mega, backend: str) -> tuple[Tolerance, ...]:
     return (IN_BLOCKS.tolerance if backend == "torch" else IN_BLOCKS.of_kernels or IN_BLOCKS.tolerance,)
 
 
-moe_ep_mega: Routine[Mega, MegaInputs] = Routine(
+moe_ep_mega: RoutineOfRanks[Mega, MegaInputs] = RoutineOfRanks(
     name="moe_ep_mega",
     family="comm",
     params=Mega,
@@ -111,7 +111,6 @@ moe_ep_mega: Routine[Mega, MegaInputs] = Routine(
     footprint=lambda p: 2 * p.num_experts * p.weights + EXPERT_BYTES * p.weights + 64 * p.num_gpus * p.elements,
     cuda_graph=False,
     activations=_shared.own_or_all,
-    ranks=lambda p: p.num_gpus,
 )
 
 

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import EXACT, Tolerance
 from pytest_flashinfer_perf.extensions.ranks.routines import _shared
-from pytest_flashinfer_perf.extensions.ranks.routines._shared import Between
+from pytest_flashinfer_perf.extensions.ranks.routines._shared import Between, RoutineOfRanks
 from pytest_flashinfer_perf.spec.params import Fault
-from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Reference, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Reference, Shape
 
 Operation = Callable[[Tensor, Tensor], object]
 Rows = Callable[["PlainParams"], tuple[int, int]]  # how many a rank gives and gets
@@ -61,8 +61,8 @@ def _routine(
     reference: Reference[PlainParams, PlainInputs],
     rows: Rows,
     tolerance: Callable[[PlainParams], Tolerance] = lambda _: EXACT,
-) -> Routine[PlainParams, PlainInputs]:
-    made: Routine[PlainParams, PlainInputs] = Routine(
+) -> RoutineOfRanks[PlainParams, PlainInputs]:
+    made: RoutineOfRanks[PlainParams, PlainInputs] = RoutineOfRanks(
         name=name,
         family="comm",
         params=PlainParams,
@@ -74,7 +74,6 @@ def _routine(
         footprint=lambda p: p.elements * (8 * p.num_gpus + 8),
         cuda_graph=False,
         activations=_shared.own_or_all,
-        ranks=lambda p: p.num_gpus,
         collective=name,
     )
     build = functools.partial(_built, operation)

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.checking.check import EXACT
 from pytest_flashinfer_perf.extensions.ranks.routines import _shared
-from pytest_flashinfer_perf.extensions.ranks.routines._shared import Between
+from pytest_flashinfer_perf.extensions.ranks.routines._shared import Between, RoutineOfRanks
 from pytest_flashinfer_perf.spec.params import Fault, flag
-from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, Cost, LaunchOptions, Routine, Shape
+from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, Cost, LaunchOptions, Shape
 
 SCATTER, GATHER = "scatter_heads", "gather_heads"
 
@@ -69,7 +69,7 @@ def reference(p: Ulysses, x: UlyssesInputs, _rows: Tensor | None = None) -> tupl
     return (_of_tokens(whole) if p.phase == GATHER else _of_heads(whole),)
 
 
-ulysses_all_to_all: Routine[Ulysses, UlyssesInputs] = Routine(
+ulysses_all_to_all: RoutineOfRanks[Ulysses, UlyssesInputs] = RoutineOfRanks(
     name="ulysses_all_to_all",
     family="comm",
     params=Ulysses,
@@ -81,7 +81,6 @@ ulysses_all_to_all: Routine[Ulysses, UlyssesInputs] = Routine(
     footprint=lambda p: p.elements * (8 * p.num_gpus + 8),
     cuda_graph=False,
     activations=_shared.own_or_all,
-    ranks=lambda p: p.num_gpus,
     collective="all_to_all",
 )
 

@@ -99,6 +99,20 @@ def test_all_that_the_cases_need_on_any_gpu_is_compiled_at_once_and_kept(toolkit
     assert env.get_aot_path("gemm").exists()
 
 
+def test_what_compiles_writes_and_judges_nothing_of_the_sessions_own_and_keeps_its_shard(pytester):
+    """Of others' plugins neither, wherever they are asked to."""
+    pytester.makeini(
+        "[pytest]\naddopts = --junitxml=junit.xml --perf-prebuild --perf-gate=nothing.json --perf-html=page"
+    )
+    others = ("--benchmark-save=saved", "--benchmark-autosave", "--benchmark-json=run.json")
+    config = pytester.parseconfig(*others, "--perf-shard=1/2", "--perf-iters=3")
+    loop.pytest_cmdline_main(config)
+    given = config.option
+    assert [given.perf_prebuild, given.perf_gate, given.perf_html] == [False, None, None]
+    assert {name: getattr(given, name) for name in loop.OF_OTHERS} == loop.OF_OTHERS
+    assert (given.perf_iters, given.perf_shard is not None) == (3, True)
+
+
 PLANTED = """
     import contextlib
     import pytest

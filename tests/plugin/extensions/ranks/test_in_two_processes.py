@@ -25,6 +25,7 @@ from pytest_flashinfer_perf.engine.one_case import run_case
 from pytest_flashinfer_perf.engine.target import Target
 from pytest_flashinfer_perf.extensions.ranks import joined, timing
 from pytest_flashinfer_perf.extensions.ranks.rank_times import BUS_FACTORS, RankTimes
+from pytest_flashinfer_perf.extensions.ranks.routines._shared import RoutineOfRanks
 from pytest_flashinfer_perf.extensions.ranks.routines.allreduce_fusion import CODES
 from pytest_flashinfer_perf.extensions.ranks.routines.moe_a2a import BOTH, COMBINE, DISPATCH
 from pytest_flashinfer_perf.extensions.ranks.routines.ulysses import GATHER, SCATTER
@@ -35,7 +36,7 @@ from pytest_flashinfer_perf.settings.settings import Checking, Measuring
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.routine import Backend, CannotRunError, Shape
 
-BETWEEN = {name: routine for name, routine in all_routines().items() if routine.ranks is not None}
+BETWEEN = {name: routine for name, routine in all_routines().items() if isinstance(routine, RoutineOfRanks)}
 CHANGES = {
     "allreduce_fusion": [{"pattern": pattern} for pattern in CODES] + [{"input_dtype": "float16", "num_tokens": 1}],
     "moe_a2a_dispatch_combine": [

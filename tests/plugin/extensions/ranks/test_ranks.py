@@ -1,6 +1,5 @@
 """Cases that several processes run together, over gloo: measured, wrong, killed, hanging, refused; what they leave."""
 
-import fcntl
 import json
 import os
 import re
@@ -15,11 +14,9 @@ from step_runs import TINY
 from torch.distributed import _symmetric_memory
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.extensions.ranks import asked, group, joined
+from pytest_flashinfer_perf.extensions.ranks import asked, group, joined, pytest_perf_devices
 from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.session import setup
-from pytest_flashinfer_perf.session.stash import DEVICE
-from pytest_flashinfer_perf.settings.settings import Settings
+from pytest_flashinfer_perf.session import workers
 
 ROOT = Path(__file__).parents[4]
 EXAMPLE = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "ranks.md").read_text(), re.DOTALL)[1]
@@ -218,27 +215,6 @@ def test_what_could_not_be_one_case_ends_the_session(session, marker, given, sen
     done.complains(f"*{sentence}*")
 
 
-def test_a_gpu_that_cases_share_is_locked_for_a_case_alone(pytester, tmp_path, monkeypatch, hopper):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    config = pytester.parseconfigure()
-    config.stash[setup.BY_CASE] = True
-    with setup.turn(config, Settings(), hopper):
-        assert is_locked(tmp_path, "GPU-0")
-    assert not is_locked(tmp_path, "GPU-0")
-    with setup.turn_of_all(config, ["GPU-1", "GPU-0"]):
-        assert is_locked(tmp_path, "GPU-0")
-        assert is_locked(tmp_path, "GPU-1")
-
-
-def is_locked(folder, name):
-    with (folder / f"flashinfer-perf-{name}.lock").open() as another:
-        try:
-            fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
 def test_the_environment_of_a_rank_is_no_sessions_and_has_all_gpus(monkeypatch):
     for name, value in {"PYTEST_ADDOPTS": "-n 2", "CUDA_VISIBLE_DEVICES": "1", "FLASHINFER_PERF_GPUS": "0,1"}.items():
         monkeypatch.setenv(name, value)
@@ -287,33 +263,13 @@ def test_memory_that_ranks_share_for_a_barrier_never_has_multicast(monkeypatch, 
     assert (seen, os.environ[variable]) == (["1"], "0")
 
 
-def test_on_a_cpu_ranks_lock_and_need_no_gpu(pytester, monkeypatch):
-    """Nor is the test skipped where there is one GPU."""
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(asked, "_uuids", lambda _visible: ["GPU-0"])
-    item = pytester.getitem("def test_func(): pass")
-    item.config.stash[DEVICE] = devices.find("cpu")
-    assert asked.locks(item, 2) == []
+@pytest.mark.parametrize(("seen", "locked"), [([], []), (["GPU-0", "GPU-1", "GPU-2"], ["GPU-0", "GPU-1"])])
+def test_a_test_has_as_many_of_the_sessions_gpus_as_it_has_ranks(pytester, monkeypatch, seen, locked):
+    monkeypatch.setattr(workers, "gpus_of_session", lambda: seen)
+    tests = "import pytest\ndef test_one(): pass\n@pytest.mark.perf_ranks(2)\ndef test_two(): pass"
+    assert list(map(pytest_perf_devices, pytester.getitems(tests))) == [None, locked]
 
 
-TAKES = """
-import sys
-from pytest_flashinfer_perf.session.gpu_lock import alone_on_all
-for _ in range(5_000):
-    with alone_on_all(sys.argv[1:], lambda path: None):
-        pass
-"""
-
-
-@pytest.mark.more
-def test_all_locks_are_taken_in_one_order(tmp_path, monkeypatch):
-    """Two that take the same ones in opposite orders would soon wait for each other."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    orders = (["GPU-0", "GPU-1"], ["GPU-1", "GPU-0"])
-    running = [subprocess.Popen([sys.executable, "-c", TAKES, *order]) for order in orders]
-    try:
-        assert [one.wait(60) for one in running] == [0, 0]
-    finally:
-        for one in running:
-            one.kill()
-            one.wait()
+def test_a_number_of_ranks_that_no_test_is_marked_for_is_said_to_have_had_no_effect(session):
+    done = session("--perf-ranks=2", test_it="def test_it(perf):\n    perf.time(int)\n")
+    done.says("--perf-ranks had no effect: none of the measured cases is marked by perf_ranks")

@@ -87,3 +87,8 @@ def test_a_base_that_does_not_fit_itself_is_refused(tmp_path, broken):
     write_json(tmp_path / "r.json", asdict(report_of(replace(one, **broken))))
     with pytest.raises(found.ReportError, match=f"{one.case}: its ways, times and regrets do not fit: write it anew"):
         found.read(tmp_path / "r.json", "--base")
+
+
+def test_tactics_that_no_case_has_are_said_to_have_had_no_effect(session):
+    done = session("--perf-tactics=0.1", test_it="def test_it(perf):\n    perf.time(int)\n")
+    done.says("--perf-tactics had no effect: none of the measured cases has a choice of tactics")
