@@ -62,8 +62,6 @@ def _is_asked_for(config: pytest.Config) -> bool:
     if starts_workers or compared or options.are_given(config):
         return True
     paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
-    if any(path.suffix == ".jsonl" for path in paths):
-        return True
     if any(config.hook.pytest_perf_argument(path=path) for path in paths):
         return True
     # A project's settings are read at once: what is wrong in them ends the session.

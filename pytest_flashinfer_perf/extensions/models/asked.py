@@ -85,10 +85,11 @@ class AskedModel:
             return plans.shapes(self.plan, routine)
         return list(routine.shapes_of_model(self.name, Spread(**self.gpus)))
 
+    @pytest.hookimpl(trylast=True)
     def pytest_perf_cases(
         self, config: pytest.Config, routine: AnyRoutine, shapes: Sequence[Params | str]
     ) -> Sequence[Case] | None:
-        """A test that lists its own shapes keeps them."""
+        """A test that lists its own shapes keeps them, and a search ignores both."""
         if shapes or (self.model is None and self.file is None):
             return None
         return cases.of_shapes(routine, self.shapes(routine), config.stash[SETTINGS])

@@ -48,10 +48,19 @@ def test_bench_goes_without_pytests_cache_where_that_is_asked_for():
     assert not any("cache_dir" in word for word in cli.of_suite(["-p", "no:cacheprovider"]))
 
 
-@pytest.mark.parametrize("words", [["--perf-case=--api x --y 4"], ["--perf-case", "--api x --y 4"]], ids=["=", " "])
-def test_a_case_of_an_api_is_looked_for_among_the_apis(words):
-    assert str(suite.api_path()) in cli.of_suite(words)
-    assert str(suite.api_path()) not in cli.of_suite(["--perf-case", "--routine x --y 4"])
+class Asking:
+    def pytest_perf_paths(self):
+        return ["elsewhere", "elsewhere"]
+
+
+def test_bench_runs_the_tests_that_an_extension_is_asked_for_instead_of_the_suite(pytester):
+    config = pytester.parseconfigure(*cli.of_suite(["own"]))
+    assert config.args == [*map(str, suite.paths()), "own"]
+    config.pluginmanager.register(cli.AskedTests(), "before")
+    assert config.args == [*map(str, suite.paths()), "own"]
+    config.pluginmanager.register(Asking())
+    config.pluginmanager.register(cli.AskedTests())
+    assert config.args == ["elsewhere", "own"]
 
 
 def test_bench_in_a_checkout_uses_its_tests():

@@ -3,6 +3,7 @@
 import json
 import shlex
 from dataclasses import FrozenInstanceError
+from pathlib import Path
 
 import pytest
 import torch
@@ -240,3 +241,16 @@ def test_letters_of_ids_tell_axes_apart():
     params = shapes.params_of(api)
     assert params(M=3, head_dim=8).slug() == "head_dim=8-M3"
     assert params(M=3).slug() == "M3"
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["--perf-api"], ["api"]),
+        (["--perf-case=--api flashinfer.norm.rmsnorm --hidden_size 256"], ["attention", "gemm", "moe", "comm", "api"]),
+        (["--perf-case", "--routine=rmsnorm --batch_size 4"], ["attention", "gemm", "moe", "comm", "api"]),
+        (["--perf-case=--routine mm_bf16 --m 4"], ["attention", "gemm", "moe", "comm"]),
+    ],
+)
+def test_apis_are_looked_for_where_options_ask_for_one(words, found, pytester):
+    assert [Path(path).name for path in pytester.parseconfigure(*words).args] == found
