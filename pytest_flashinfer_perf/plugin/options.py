@@ -7,123 +7,17 @@ from __future__ import annotations
 
 from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import chain
 
 import pytest
 
 from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.settings import option as opt
-from pytest_flashinfer_perf.settings.option import DEFAULT_SEED, Child, Option, Users, option
-from pytest_flashinfer_perf.settings.settings import BOUNDS, CHOICES, Measuring
+from pytest_flashinfer_perf.settings.option import CASES, CHECKING, TIMING, Child, Option, option, options_of
+from pytest_flashinfer_perf.settings.settings import Checking, Measuring, Settings
 
-REPEATABLE: dict[str, Any] = {"action": "append", "default": []}
-
-
-def _choice(name: str) -> dict[str, Any]:
-    return {"choices": CHOICES[name], "type": BOUNDS[name], "default": getattr(Measuring, name)}
-
-
-CASES = (
-    option(
-        "--perf-suite",
-        choices=("smoke", "default", "full", "plan"),
-        default="default",
-        help="Tier of shapes to run: a few (smoke), the usual ones (default), those of all models (full) or batches "
-        "from 1 to 4,096 of the wrappers that have plan() (plan). Default: %(default)s.",
-    ),
-    option(
-        "--perf-record", action="store_true", help="Run named Python files, and record each call by compat's functions."
-    ),
-    option("--perf-backends", metavar="A,B", help="Run these backends only. Default: all backends of a routine."),
-    option(
-        "--perf-case",
-        metavar="FLAGS",
-        **REPEATABLE,
-        help="Run exactly this case, given by the flags of flashinfer_benchmark.py, or by --api NAME and the flags of "
-        "an API (repeatable). The field `repro` of each row holds the flags of its case.",
-    ),
-    option(
-        "--perf-max-memory",
-        metavar="GIB",
-        type=opt.GIB,
-        help="Skip cases that are estimated to need more memory than this. Default: the memory that is free.",
-    ),
-)
-TIMING = (
-    option(
-        "--perf-device",
-        child=Child.OWN,
-        metavar="DEVICE",
-        default="auto",
-        help="Device to measure on: auto (the first GPU, or the CPU without one), cuda, cuda:N, cpu, or cpu:any, which "
-        "lets the workers of xdist measure at the same time, with more noise. Default: %(default)s.",
-    ),
-    option(
-        "--perf-instrument",
-        **_choice("instrument"),
-        help="Read the time from CUPTI, from CUDA events or from the host's clock (wall). auto takes the first of "
-        "these that works. Default: %(default)s.",
-    ),
-    option(
-        "--perf-cuda-graph",
-        **_choice("cuda_graph"),
-        help="Replay calls from CUDA graphs. auto does so for the cases of the suite and not for perf.time(). "
-        "Default: %(default)s.",
-    ),
-    option(
-        "--perf-cold-l2",
-        **_choice("cold_l2"),
-        help="Make the L2 cache cold before each call: rotate through copies of the arguments, flush the cache, or "
-        "leave it warm (none). Default: %(default)s.",
-    ),
-    option(
-        "--perf-iters",
-        metavar="N",
-        type=BOUNDS["iters"],
-        help="Time exactly N calls of each case. Default: as many as make its time precise.",
-    ),
-    option(
-        "--perf-warmup",
-        metavar="N",
-        type=BOUNDS["warmup"],
-        help="Make exactly N untimed calls of each case first. Default: up to 2 for each set of buffers.",
-    ),
-    option(
-        "--perf-peaks",
-        **_choice("peaks"),
-        help="Take the peak FLOP/s and bandwidth for %%roof from a measurement on this GPU, or from its datasheet. "
-        "Default: %(default)s.",
-    ),
-    option("--perf-seed", metavar="N", type=opt.SEED, help=f"Seed of the random inputs. Default: {DEFAULT_SEED}."),
-    option(
-        "--perf-autotune-cache",
-        users=Users("asks FlashInfer's tuner", lambda row: row.setup.autotune_cache is not None),
-        metavar="FILE",
-        help="Cache file of FlashInfer's autotuner. Cases with --autotune write it, other cases read it. "
-        "Default: no file.",
-    ),
-    option("--perf-case-tag", may_be_empty=True, metavar="TAG", help="Text to record in every row, such as nightly."),
-)
-CHECKING = (
-    option(
-        "--perf-refcheck",
-        choices=("on", "off", "only"),
-        default="on",
-        help="Compare answers with the reference: as well as timing (on), not at all (off), or without timing (only). "
-        "Default: %(default)s.",
-    ),
-    option(
-        "--perf-allow-output-mismatch",
-        action="store_true",
-        help="Record cases with a wrong answer with the status `wrong`, instead of failing them.",
-    ),
-    option(
-        "--perf-strict-skips",
-        child=Child.OWN,
-        metavar="GLOB",
-        **REPEATABLE,
-        help="Fail tests whose id matches this pattern if they are skipped (repeatable).",
-    ),
+RECORD = option(
+    "--perf-record", action="store_true", help="Run named Python files, and record each call by compat's functions."
 )
 GATE = (
     option(
@@ -174,10 +68,15 @@ HIDDEN = tuple(option(name, child=child, reads=True, metavar="FILE", help=SUPPRE
 
 # What pytest is told of this plugin in every session: its options, in groups, and its markers.
 
+
+def _of_settings(question: str) -> list[Option]:
+    return [*chain(*(options_of(kind).get(question, ()) for kind in (Settings, Measuring, Checking)))]
+
+
 QUESTIONS = {
-    "which cases run": CASES,
-    "how cases are timed": TIMING,
-    "whether answers are right": CHECKING,
+    CASES: [*_of_settings(CASES), RECORD],
+    TIMING: _of_settings(TIMING),
+    CHECKING: _of_settings(CHECKING),
     "whether it got slower": GATE,
     "long runs, many GPUs and many hosts": LONG_RUNS,
     "files that are read and written": FILES,

@@ -9,7 +9,7 @@ import pytest
 from pytest_flashinfer_perf.gate import match
 from pytest_flashinfer_perf.plugin import options
 from pytest_flashinfer_perf.settings import planting, project_file
-from pytest_flashinfer_perf.settings.option import SECONDS
+from pytest_flashinfer_perf.settings.option import SECONDS, values_of
 from pytest_flashinfer_perf.settings.project_file import ProjectFile
 from pytest_flashinfer_perf.settings.settings import Checking, Measuring, Settings
 
@@ -34,27 +34,15 @@ def _is_empty(value: object) -> bool:
 
 def read(config: pytest.Config) -> Settings:
     _refuse_empty(config)
-    measuring = ("instrument", "cuda_graph", "cold_l2", "iters", "warmup", "peaks")
-    checking = ("refcheck", "allow_output_mismatch")
     project = _project(config)
     _verify_gate(config, project)
     bounds, quarantined = project_file.read_tolerances(project), project_file.read_quarantine(project)
+    given = config.option
     return Settings(
-        suite=config.getoption("perf_suite"),
-        backends=tuple((config.getoption("perf_backends") or "").replace(",", " ").split()),
-        cases=tuple(config.getoption("perf_case")),
-        device=config.getoption("perf_device"),
-        max_memory=config.getoption("perf_max_memory"),
-        seed=config.getoption("perf_seed"),
-        case_tag=config.getoption("perf_case_tag"),
-        autotune_cache=config.getoption("perf_autotune_cache"),
-        strict_skips=tuple(config.getoption("perf_strict_skips")),
+        **values_of(Settings, given),
         project=project,
-        measuring=Measuring(
-            **{name: config.getoption(f"perf_{name}") for name in measuring},
-            max_time=_max_time(config),
-        ),
-        checking=Checking(**{name: config.getoption(f"perf_{name}") for name in checking}, tolerances=bounds),
+        measuring=Measuring(**values_of(Measuring, given), max_time=_max_time(config)),
+        checking=Checking(**values_of(Checking, given), tolerances=bounds),
         quarantine=quarantined,
         plants=_plants(config),
     )

@@ -10,7 +10,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from numbers import Integral, Real
 from pathlib import Path
@@ -87,6 +87,45 @@ def option(  # noqa: PLR0913 - one argument per property of an option
     return Option(name, keywords, child, reads, writes, may_be_empty, users)
 
 
+# A setting is a field of a dataclass that has the value of an option: declared there, and nowhere else.
+
+OPTION, QUESTION, BOUND = "option", "question", "bound"  # in the metadata of a field
+CASES, TIMING, CHECKING = "which cases run", "how cases are timed", "whether answers are right"
+
+
+def setting(question: str, name: str, **declared: Any) -> Any:
+    """A field with the option that answers this question; what it may be is the option's `type`."""
+    made = option(name, **declared)
+    value = tuple(made.default) if isinstance(made.default, list) else made.default
+    return field(default=value, metadata={OPTION: made, QUESTION: question, BOUND: made.keywords.get("type")})
+
+
+def bounded(bound: Bound, default: Any) -> Any:
+    """A field without an option that is held to a bound."""
+    return field(default=default, metadata={BOUND: bound})
+
+
+def options_of(kind: Any) -> dict[str, list[Option]]:
+    """The options of a dataclass's fields by the question that they answer."""
+    found: dict[str, list[Option]] = {}
+    for one in fields(kind):
+        if OPTION in one.metadata:
+            found.setdefault(one.metadata[QUESTION], []).append(one.metadata[OPTION])
+    return found
+
+
+def values_of(kind: Any, given: argparse.Namespace) -> dict[str, Any]:
+    """What was given for the options of a dataclass's fields, by the names of the fields."""
+    declared = {one.name: one.metadata[OPTION] for one in fields(kind) if OPTION in one.metadata}
+    values = {name: getattr(given, option.dest) for name, option in declared.items()}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def bounds_of(kind: Any) -> dict[str, Bound]:
+    """What the fields of a dataclass may be."""
+    return {one.name: one.metadata[BOUND] for one in fields(kind)}
+
+
 @dataclass(frozen=True)
 class Bound:
     """What a value may be: a test, its words, and how to read a value from text; as argparse's `type` it does so."""
@@ -114,6 +153,14 @@ def whole(least: int) -> Bound:
 
 def one_of(*names: str) -> Bound:
     return Bound(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names, str)
+
+
+def choice(*names: str) -> dict[str, Any]:
+    """The keywords of an option that is one of these; pytest's help lists them, and Python is held to them too."""
+    return {"choices": names, "type": one_of(*names)}
+
+
+REPEATABLE: dict[str, Any] = {"action": "append", "default": []}
 
 
 def _is_whole(value: object) -> bool:

@@ -7,7 +7,23 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError, unknown
-from pytest_flashinfer_perf.settings.option import SECONDS, one_of, whole
+from pytest_flashinfer_perf.settings.option import (
+    CASES,
+    CHECKING,
+    DEFAULT_SEED,
+    GIB,
+    REPEATABLE,
+    SECONDS,
+    SEED,
+    TIMING,
+    Child,
+    Users,
+    bounded,
+    bounds_of,
+    choice,
+    setting,
+    whole,
+)
 
 if TYPE_CHECKING:  # every session of pytest imports this module
     from pytest_flashinfer_perf.settings.project_file import Override, ProjectFile, Quarantined
@@ -18,16 +34,6 @@ ColdChoice = Literal["rotate", "flush", "none"]
 PeaksChoice = Literal["measured", "datasheet"]
 RefcheckChoice = Literal["on", "off", "only"]
 
-# What the fields of Measuring may be, in Python and as options.
-CHOICES = {
-    "instrument": get_args(InstrumentChoice),
-    "cuda_graph": get_args(GraphChoice),
-    "cold_l2": get_args(ColdChoice),
-    "peaks": get_args(PeaksChoice),
-}
-COUNTS = {"iters": whole(1), "warmup": whole(0), "max_time": SECONDS, "plant": SECONDS}
-BOUNDS = {**{name: one_of(*names) for name, names in CHOICES.items()}, **COUNTS}
-
 
 class MeasuringError(FlashinferPerfError, ValueError):
     """A field of Measuring has a value that it cannot have, or there is no such field."""
@@ -37,14 +43,54 @@ class MeasuringError(FlashinferPerfError, ValueError):
 class Measuring:
     """How calls are timed. `max_time` is pytest-benchmark's, for all timed calls of a case; `iters` overrides it."""
 
-    instrument: InstrumentChoice = "auto"
-    cuda_graph: GraphChoice = "auto"
-    cold_l2: ColdChoice = "rotate"
-    iters: int | None = None
-    warmup: int | None = None
-    max_time: float = 1.0
-    peaks: PeaksChoice = "measured"
-    plant: float = 0.0  # seconds of extra work after each timed call
+    instrument: InstrumentChoice = setting(
+        TIMING,
+        "--perf-instrument",
+        **choice(*get_args(InstrumentChoice)),
+        default="auto",
+        help="Read the time from CUPTI, from CUDA events or from the host's clock (wall). auto takes the first of "
+        "these that works. Default: %(default)s.",
+    )
+    cuda_graph: GraphChoice = setting(
+        TIMING,
+        "--perf-cuda-graph",
+        **choice(*get_args(GraphChoice)),
+        default="auto",
+        help="Replay calls from CUDA graphs. auto does so for the cases of the suite and not for perf.time(). "
+        "Default: %(default)s.",
+    )
+    cold_l2: ColdChoice = setting(
+        TIMING,
+        "--perf-cold-l2",
+        **choice(*get_args(ColdChoice)),
+        default="rotate",
+        help="Make the L2 cache cold before each call: rotate through copies of the arguments, flush the cache, or "
+        "leave it warm (none). Default: %(default)s.",
+    )
+    iters: int | None = setting(
+        TIMING,
+        "--perf-iters",
+        metavar="N",
+        type=whole(1),
+        help="Time exactly N calls of each case. Default: as many as make its time precise.",
+    )
+    warmup: int | None = setting(
+        TIMING,
+        "--perf-warmup",
+        metavar="N",
+        type=whole(0),
+        help="Make exactly N untimed calls of each case first. Default: up to 2 for each set of buffers.",
+    )
+    max_time: float = bounded(SECONDS, 1.0)
+    peaks: PeaksChoice = setting(
+        TIMING,
+        "--perf-peaks",
+        **choice(*get_args(PeaksChoice)),
+        default="measured",
+        help="Take the peak FLOP/s and bandwidth for %%roof from a measurement on this GPU, or from its datasheet. "
+        "Default: %(default)s.",
+    )
+    plant: float = bounded(SECONDS, 0.0)  # extra work after each timed call
 
     def __post_init__(self) -> None:
         self.verify({one.name: getattr(self, one.name) for one in fields(self)})
@@ -52,12 +98,13 @@ class Measuring:
     @classmethod
     def verify(cls, values: Mapping[str, Any]) -> None:
         """Raise MeasuringError for values that these fields cannot have."""
+        bounds = bounds_of(cls)
         for name, value in values.items():
-            if name not in BOUNDS:
-                raise MeasuringError(f"measuring: {unknown(str(name), BOUNDS)}")
+            if name not in bounds:
+                raise MeasuringError(f"measuring: {unknown(str(name), bounds)}")
             is_default = value is None and getattr(cls, name) is None
-            if not (is_default or BOUNDS[name].allows(value)):
-                raise MeasuringError(f"{name} {BOUNDS[name].refusal(value)}")
+            if not (is_default or bounds[name].allows(value)):
+                raise MeasuringError(f"{name} {bounds[name].refusal(value)}")
 
     def changed_by(self, asked: Asked) -> Measuring:
         """This Measuring with the fields that `asked` names; a Measuring names all of them."""
@@ -76,8 +123,20 @@ Asked = Measuring | Mapping[str, Any] | None
 class Checking:
     """Whether answers are compared with the reference, with which tolerances, and whether wrong ones are recorded."""
 
-    refcheck: RefcheckChoice = "on"
-    allow_output_mismatch: bool = False
+    refcheck: RefcheckChoice = setting(
+        CHECKING,
+        "--perf-refcheck",
+        choices=get_args(RefcheckChoice),
+        default="on",
+        help="Compare answers with the reference: as well as timing (on), not at all (off), or without timing (only). "
+        "Default: %(default)s.",
+    )
+    allow_output_mismatch: bool = setting(
+        CHECKING,
+        "--perf-allow-output-mismatch",
+        action="store_true",
+        help="Record cases with a wrong answer with the status `wrong`, instead of failing them.",
+    )
     tolerances: tuple[Override, ...] = ()
 
     @property
@@ -99,20 +158,76 @@ def _no_file() -> ProjectFile:
 class Settings:
     """All settings of a run."""
 
-    suite: str = "default"
-    backends: tuple[str, ...] = ()
-    cases: tuple[str, ...] = ()
-    device: str = "auto"
-    max_memory: float | None = None
-    seed: int | None = None
-    case_tag: str | None = None
-    autotune_cache: str | None = None
-    strict_skips: tuple[str, ...] = ()
+    suite: str = setting(
+        CASES,
+        "--perf-suite",
+        choices=("smoke", "default", "full", "plan"),
+        default="default",
+        help="Tier of shapes to run: a few (smoke), the usual ones (default), those of all models (full) or batches "
+        "from 1 to 4,096 of the wrappers that have plan() (plan). Default: %(default)s.",
+    )
+    named_backends: str | None = setting(
+        CASES, "--perf-backends", metavar="A,B", help="Run these backends only. Default: all backends of a routine."
+    )
+    cases: tuple[str, ...] = setting(
+        CASES,
+        "--perf-case",
+        metavar="FLAGS",
+        **REPEATABLE,
+        help="Run exactly this case, given by the flags of flashinfer_benchmark.py, or by --api NAME and the flags of "
+        "an API (repeatable). The field `repro` of each row holds the flags of its case.",
+    )
+    max_memory: float | None = setting(
+        CASES,
+        "--perf-max-memory",
+        metavar="GIB",
+        type=GIB,
+        help="Skip cases that are estimated to need more memory than this. Default: the memory that is free.",
+    )
+    device: str = setting(
+        TIMING,
+        "--perf-device",
+        child=Child.OWN,
+        metavar="DEVICE",
+        default="auto",
+        help="Device to measure on: auto (the first GPU, or the CPU without one), cuda, cuda:N, cpu, or cpu:any, which "
+        "lets the workers of xdist measure at the same time, with more noise. Default: %(default)s.",
+    )
+    seed: int | None = setting(
+        TIMING, "--perf-seed", metavar="N", type=SEED, help=f"Seed of the random inputs. Default: {DEFAULT_SEED}."
+    )
+    autotune_cache: str | None = setting(
+        TIMING,
+        "--perf-autotune-cache",
+        users=Users("asks FlashInfer's tuner", lambda row: row.setup.autotune_cache is not None),
+        metavar="FILE",
+        help="Cache file of FlashInfer's autotuner. Cases with --autotune write it, other cases read it. "
+        "Default: no file.",
+    )
+    case_tag: str | None = setting(
+        TIMING,
+        "--perf-case-tag",
+        may_be_empty=True,
+        metavar="TAG",
+        help="Text to record in every row, such as nightly.",
+    )
+    strict_skips: tuple[str, ...] = setting(
+        CHECKING,
+        "--perf-strict-skips",
+        child=Child.OWN,
+        metavar="GLOB",
+        **REPEATABLE,
+        help="Fail tests whose id matches this pattern if they are skipped (repeatable).",
+    )
     project: ProjectFile = field(default_factory=_no_file)
     measuring: Measuring = Measuring()
     checking: Checking = Checking()
     quarantine: tuple[Quarantined, ...] = ()
     plants: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        return tuple((self.named_backends or "").replace(",", " ").split())
 
     def of_test(self, test: str, measuring: Measuring, *, once: bool) -> Measuring:
         """This way to measure, with what is planted in this test; `once` if its answer alone is asked for."""

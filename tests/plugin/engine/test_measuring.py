@@ -20,8 +20,16 @@ from pytest_flashinfer_perf.engine.instruments import InstrumentError
 from pytest_flashinfer_perf.engine.refusals import CallError
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
-from pytest_flashinfer_perf.settings.settings import BOUNDS, CHOICES, MeasuringError
+from pytest_flashinfer_perf.settings.option import bounds_of, options_of
+from pytest_flashinfer_perf.settings.settings import MeasuringError
 
+BOUNDS = bounds_of(Measuring)
+CHOICES = {
+    option.dest.removeprefix("perf_"): option.keywords["choices"]
+    for options in options_of(Measuring).values()
+    for option in options
+    if "choices" in option.keywords
+}
 GEMM = "--routine mm_bf16 --m 4 --n 16 --k 32 --backends torch"
 CHOICE, WHOLE = "must be one of ", "must be a whole number of at least "
 SECONDS = "must be a finite number of seconds of at least 0"
@@ -159,7 +167,7 @@ def test_marked_whole(perf): perf.time(torch.neg, X)
 """
 SAID = (
     "iters must be a whole number of at least 1, got 0",
-    "measuring: unknown name 'iter', did you mean iters? known are instrument, cuda_graph, cold_l2, peaks, iters,",
+    "measuring: unknown name 'iter', did you mean iters? known are instrument, cuda_graph, cold_l2, iters,",
     "measuring must be a Measuring, or a dictionary of its fields, got 3",
     "flops must be a finite number of at least 0, got True",
     "measuring: unknown name 'cold', did you mean cold_l2? known are ",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.settings import option as options
 from pytest_flashinfer_perf.settings import planting, usage
-from pytest_flashinfer_perf.settings.option import SECONDS, SEED, SHARE, one_of, option, whole
+from pytest_flashinfer_perf.settings.option import SECONDS, SEED, one_of, option, whole
 from pytest_flashinfer_perf.settings.planting import PlantError
 from pytest_flashinfer_perf.settings.settings import Checking, Measuring, MeasuringError, Settings
 
@@ -22,8 +22,6 @@ from pytest_flashinfer_perf.settings.settings import Checking, Measuring, Measur
     [
         (whole(1), "1", 1),
         (whole(0), "0", 0),
-        (SHARE, "95%", 0.95),
-        (SHARE, "100%", 1.0),
         (SECONDS, "0", 0.0),
         (SECONDS, "2.5", 2.5),
         (SEED, "-9223372036854775808", -(2**63)),
@@ -41,9 +39,6 @@ def test_a_value_within_its_bound_is_read(bound, text, value):
         (whole(1), "0", "a whole number of at least 1"),
         (whole(0), "-1", "a whole number of at least 0"),
         (whole(0), "1.0", "a whole number of at least 0"),
-        (SHARE, "0%", "a percentage above 0 and up to 100, as 95%"),
-        (SHARE, "101%", "a percentage above 0 and up to 100, as 95%"),
-        (SHARE, "0.5", "a percentage above 0 and up to 100, as 95%"),
         (SECONDS, "-1", "a finite number of seconds of at least 0"),
         (SECONDS, "inf", "a finite number of seconds of at least 0"),
         (SECONDS, "nan", "a finite number of seconds of at least 0"),
