@@ -128,7 +128,7 @@ def pytest_perf_devices(item: pytest.Item) -> Sequence[str] | None:
 
 
 @pytest.hookspec
-def pytest_perf_observers() -> Sequence[Observer]:  # type: ignore[empty-body]
+def pytest_perf_observers(config: pytest.Config) -> Sequence[Observer]:  # type: ignore[empty-body]
     """What else looks at a call that is measured: each has a part of its row. This may import torch."""
 
 

@@ -81,7 +81,7 @@ class Perf:
     """Call it with a case of the suite, or use `time` for a function of your own; once per test."""
 
     def __init__(self, request: pytest.FixtureRequest, benchmark: Any, settings: Settings, device: Device) -> None:
-        observers = tuple(loading.joined(request.config.hook.pytest_perf_observers()))
+        observers = tuple(loading.joined(request.config.hook.pytest_perf_observers(config=request.config)))
         self.time_calls: TimeCalls = functools.partial(alone, observers=observers)
         self._node = request.node
         self._benchmark = self._node.stash[stash.BENCHMARK] = benchmark
