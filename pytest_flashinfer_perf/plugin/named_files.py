@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pytest_flashinfer_perf import loading
-from pytest_flashinfer_perf.session.stash import SETTINGS
 
 
 def set_arguments(config: pytest.Config) -> None:
@@ -19,7 +18,7 @@ def asked_paths(config: pytest.Config) -> list[str]:
     """Those of the suite, if a case of it is asked for, and those of extensions."""
     from pytest_flashinfer_perf.plugin import cases
 
-    of_suite = cases.paths() if config.stash[SETTINGS].cases else []
+    of_suite = cases.paths() if config.getoption("perf_case") else []
     return list(dict.fromkeys(map(str, (*of_suite, *loading.joined(config.hook.pytest_perf_paths(config=config))))))
 
 
