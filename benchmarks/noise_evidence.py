@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_flashinfer_perf.gate import read
-from pytest_flashinfer_perf.gate.effects import compared_by
 from pytest_flashinfer_perf.gate.judge import judge
+from pytest_flashinfer_perf.gate.series import compared_by
 from pytest_flashinfer_perf.gate.verdict import Judgement, Rules, Verdict
 
 

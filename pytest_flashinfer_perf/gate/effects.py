@@ -37,12 +37,6 @@ class Domain(str, Enum):
     __str__ = str.__str__
 
 
-def compared_by(rows: Sequence[Row], domain: str) -> list[float]:
-    """What processes are compared by in this domain."""
-    of = {str(Domain.CYCLES): figures.cycles_alike, str(Domain.GAPS): figures.beside_the_first}
-    return [one.value for one in of.get(domain, figures.kernel_times)(rows)]
-
-
 # The figures of both sides.
 
 MOSTLY_WORKS = 0.2  # a larger share of a call without a kernel, and its time is that of launches

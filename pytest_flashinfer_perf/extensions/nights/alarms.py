@@ -18,7 +18,6 @@ from pytest_flashinfer_perf.extensions.bisect.search import COMMAND, RESULT, Cas
 from pytest_flashinfer_perf.extensions.nights.trends import NEAR, STILL_THERE, Found, GpuPage
 from pytest_flashinfer_perf.files import FileError, read_json, write_json, write_whole
 from pytest_flashinfer_perf.gate import words
-from pytest_flashinfer_perf.gate.effects import Domain
 from pytest_flashinfer_perf.printing import safe
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
@@ -125,7 +124,7 @@ def _is_same_night(one: Found, alarm: Alarm, night: int) -> bool:
 def _new(one: Found, alarms: dict[str, Alarm]) -> Alarm:
     run = one.page.nights[one.since]
     slug = re.sub(r"[^a-z0-9]+", "-", one.case.name.lower()).strip("-")[:60]
-    stem = f"{run.when:%Y-%m-%d}-{one.verdict.value.lower()}-{slug}"
+    stem = f"{run.when:%Y-%m-%d}-{one.verdict.lower()}-{slug}"
     names = (stem, *(f"{stem}-{nth}" for nth in range(2, len(alarms) + 3)))
     name = next(name for name in names if name not in alarms)
     alarms[name] = Alarm(name, one.page.gpu, run.id, one.is_slower, OPEN, ())
@@ -143,7 +142,7 @@ def _text(folder: Path, name: str, members: Sequence[Found]) -> Iterator[str]:
     first = max(members, key=lambda one: abs(one.size))
     page, others = first.page, len(members) - 1
     more = f" and {counted(others, 'other case')}" if others else ""
-    yield f"# {first.verdict.value}: {as_markdown(first.case.name)} {words.percent(first.size)}{more}"
+    yield f"# {first.verdict}: {as_markdown(first.case.name)} {words.percent(first.size)}{more}"
     yield ""
     crept = f", creeping until {_when(page, first.until)}" if first.change.is_drift else ""
     yield f"Open: since {_when(page, first.since)}{crept}; updated with the run of {_when(page, -1)}."
@@ -190,9 +189,9 @@ def _cells(one: Found) -> tuple[str, ...]:
 
 
 def _figure(one: Found, level: float) -> str:
-    if one.domain is Domain.CYCLES:
+    if one.domain == "cycles":
         return f"{math.exp(level):.0f} cycles"
-    return f"{duration(1e-6 * math.exp(level))}{' busy' * (one.domain is Domain.BUSY)}"
+    return f"{duration(1e-6 * math.exp(level))}{' busy' * (one.domain == 'busy')}"
 
 
 def _close(path: Path, page: GpuPage) -> None:
@@ -250,7 +249,7 @@ def bisect_command(folder: Path, one: Found) -> list[str]:
     else:
         return []
     pytest = shlex.split(one.case.repro or shlex.join(["pytest", one.case.test]))[1:]
-    find = one.verdict.value.lower()
+    find = one.verdict.lower()
     return ["flashinfer-perf", "bisect", *ends, "--find", find, "--output", str(folder), "--", *pytest]
 
 

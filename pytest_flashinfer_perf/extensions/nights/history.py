@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_flashinfer_perf.extensions.nights.levels import ENOUGH, Change, changes
-from pytest_flashinfer_perf.gate import calm, effects, match, words
-from pytest_flashinfer_perf.gate.effects import Replicates
+from pytest_flashinfer_perf.gate import match, series, words
 from pytest_flashinfer_perf.gate.verdict import Rules
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
-from pytest_flashinfer_perf.rows.scatter import is_measured
 
 Point = tuple[Run, Row]
 
@@ -47,40 +44,21 @@ def read(runs: Sequence[Run], rules: Rules) -> list[Series]:
     points: dict[tuple[str, ...], list[Point]] = {}
     for run in sorted(runs, key=lambda run: run.when):
         for row in run.by_case.values():
-            if is_measured(row.median) and row.is_sound and not calm.is_busy(row):
-                how = (row.provenance.instrument, row.provenance.cold_l2, row.provenance.cuda_graph)
-                like = (row.case, str(row.identity.gpu_uuid), run.model(row), *map(str, how))
+            if series.counts(row):
+                like = (row.case, str(row.identity.gpu_uuid), run.model(row), *series.conditions(run, row))
                 points.setdefault(like, []).append((run, row))
-    return [series for of_one in points.values() for series in _series(of_one, rules)]
+    return [one for of_case in points.values() for one in _series(of_case, rules)]
 
 
 def failures(runs: Sequence[Run]) -> Iterator[str]:
     """Cases that failed or had a wrong answer in the newest run of each host."""
     newest = {run.machine.get("node"): run for run in sorted(runs, key=lambda run: run.when)}
     for run in newest.values():
-        for case, trouble in match.failures(run):
-            yield f"{case.name}, {trouble.reason}: {trouble.sentence}"
+        yield from (f"{case}, {why}" for case, why in series.failures(run))
 
 
 def _series(points: Sequence[Point], rules: Rules) -> Iterator[Series]:
-    """Of extensions' quantities those whose threshold says how large a change of them counts."""
-    rows = [row for _, row in points]
-    asked = rules.thresholds.of(rows[-1])
-    gaps = effects.gap_replicates(rows, rows, paired=True)
-    parts = (effects.replicates(rows, rows, paired=True)[0], gaps if _are_of_graphs(rows) else None)
-    yield from (_of_figures(points, seen, asked.in_log(rows[-1].median)) for seen in parts if seen)
-    for quantity in rules.quantities:
-        if (share := asked.others.get(quantity.slower)) is not None:
-            beside = (figure.replicates(rows, rows, paired=True) for figure in quantity.figures)
-            yield from (_of_figures(points, seen, math.log1p(share)) for seen in beside if seen)
-
-
-def _are_of_graphs(rows: Sequence[Row]) -> bool:
-    """Gaps of launches change with the load of the host: that is no change of level."""
-    return all(row.timed.gap_of != "host" for row in rows)
-
-
-def _of_figures(points: Sequence[Point], seen: Replicates, least: float) -> Series:
-    values, row = tuple(map(math.log, seen.after)), points[0][1]
-    found = changes(values, least)
-    return Series(row.case, row.identity.gpu_uuid, seen.domain, tuple(points), values, tuple(found))
+    row = points[0][1]
+    for seen in series.judged_by([row for _, row in points], rules):
+        found = changes(seen.values, seen.least)
+        yield Series(row.case, row.identity.gpu_uuid, seen.domain, tuple(points), seen.values, tuple(found))

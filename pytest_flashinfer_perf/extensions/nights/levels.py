@@ -60,6 +60,13 @@ class Levels:
     found: tuple[Change, ...]
     calm: Floats
 
+    @property
+    def alike(self) -> float:
+        """How much a point is like the one before beyond its level, from 0 to 0.9."""
+        parts = [self.calm[start:end] - self.calm[start:end].mean() for start, end in pairwise(self.bounds)]
+        left = np.concatenate(parts)
+        return float(np.clip(left[1:] @ left[:-1] / max(left @ left, QUIETEST**2), 0.0, 0.9))
+
 
 def changes(values: Sequence[float], least: float) -> list[Change]:
     """The change points of at least that size."""

@@ -10,7 +10,6 @@ from pytest_flashinfer_perf.extensions.nights import levels
 from pytest_flashinfer_perf.extensions.nights.levels import Floats
 from pytest_flashinfer_perf.extensions.nights.record import Night, Records
 from pytest_flashinfer_perf.extensions.nights.trends import GpuPage, Stretch
-from pytest_flashinfer_perf.gate.effects import Domain
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 
 
@@ -76,14 +75,14 @@ def _page(gpu: str, nights: list[Night], records: Records, thresholds: Threshold
     )
 
 
-def _judged(us: Floats, tables: Mapping[str, Floats]) -> tuple[list[Domain], Floats]:
+def _judged(us: Floats, tables: Mapping[str, Floats]) -> tuple[list[str], Floats]:
     """Cycles where all nights of a case have them, else busy time where all have it, else the whole time."""
     values, by = us.copy(), np.zeros(us.shape[1], dtype=np.int8)
     for nth, name in enumerate(("busy_us", "cycles"), 1):
         has_all = ((tables[name] > 0) | np.isnan(us)).all(axis=0)
         values[:, has_all] = tables[name][:, has_all]
         by[has_all] = nth
-    return [(Domain.TIME, Domain.BUSY, Domain.CYCLES)[nth] for nth in by], values
+    return [("time", "busy", "cycles")[nth] for nth in by], values
 
 
 def _renamed(nights: Sequence[Night], records: Records, keys: Container[str]) -> Iterator[tuple[int, str]]:

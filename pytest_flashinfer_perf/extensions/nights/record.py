@@ -20,8 +20,7 @@ import numpy.typing as npt
 
 from pytest_flashinfer_perf.extensions.nights.levels import Floats
 from pytest_flashinfer_perf.files import as_json
-from pytest_flashinfer_perf.gate import calm, figures, match
-from pytest_flashinfer_perf.gate.match import FACETS, Reason
+from pytest_flashinfer_perf.gate import series
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
 from pytest_flashinfer_perf.rows.formatting import counted, grouped
@@ -32,7 +31,6 @@ from pytest_flashinfer_perf.rows.scatter import is_measured
 SCHEMA, SUFFIX = 1, ".jsonl"
 LEAST_US, MOST = 1e-6, 1e15
 FLAGS, TAG = "--perf-case=", "--case_tag"
-MEASURED = (Reason.INSTRUMENT, Reason.COLD_L2, Reason.CUDA_GRAPH, Reason.RANKS)  # in which rows of a case must agree
 COLUMNS = ("us", "busy_us", "cycles", "noise", "ghz")
 Places: TypeAlias = npt.NDArray[np.int32]
 
@@ -238,7 +236,7 @@ def added(runs: Iterable[Run], known: Callable[[str], str], where: str) -> dict[
 def lines(run: Run, known: Records) -> Iterator[str]:
     """The lines of a run that a file lacks, which says what is known."""
     timed = [row for row in run.ours or run.rows if is_measured(row.median)]
-    measured = [row for row in timed if row.is_sound and not calm.is_busy(row)]
+    measured = [row for row in timed if series.counts(row)]
     failed = _failed(run)
     sides = list(grouped(measured, lambda row: (run.model(row), row.identity.gpu_uuid)))
     if not sides and not failed:
@@ -279,7 +277,7 @@ def keys_of(run: Run, rows: Iterable[Row]) -> list[str]:
     """The hash of each case's flags and of how it was measured; with its name where two in a run have the same."""
     keys: dict[str, None] = {}
     for row in rows:
-        same = [_flags(row) or row.case, *(str(facet.of(run, row)) for facet in FACETS if facet.reason in MEASURED)]
+        same = [_flags(row) or row.case, *series.conditions(run, row)]
         key = _hash(same)
         keys[key if key not in keys else _hash([*same, row.case])] = None
     return list(keys)
@@ -317,11 +315,11 @@ def _environment(run: Run, gpu: str, card: str | None, rows: Sequence[Row]) -> R
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, list[float | None]]:
-    """Busy time where the host makes the gaps and cycles of cases that SMs pace, by which these are judged."""
+    seen = [series.figures_of(row) for row in rows]
     return {
         "us": [1e6 * row.median for row in rows],
-        "busy_us": [1e6 * row.timed.busy if row.timed.busy and row.timed.gap_of == "host" else None for row in rows],
-        "cycles": [figures.cycles(row) if figures.paced_by_sms(row) and figures.is_long(row) else None for row in rows],
+        "busy_us": [1e6 * one["busy"] if one["busy"] else None for one in seen],
+        "cycles": [one["cycles"] for one in seen],
         "noise": [row.provenance.placement_spread or row.spread for row in rows],
         "ghz": [row.clocks.sm_ghz for row in rows],
     }
@@ -334,9 +332,7 @@ def _short(value: float | None) -> float | None:
 
 def _failed(run: Run) -> dict[str, str]:
     found = {row.case: "INVALID: faster than its device can be" for row in run.rows if row.status == "invalid"}
-    for case, trouble in match.failures(run):
-        found[case.name] = f"{trouble.reason}: {trouble.sentence.removeprefix(f'{run.source}: ')}"
-    return found
+    return found | {case: why.replace(f"{run.source}: ", "", 1) for case, why in series.failures(run)}
 
 
 def _fingerprint(run: Run) -> list[str]:

@@ -132,7 +132,7 @@ def _row(page: GpuPage, case: int, found: Found | None, chunk: int) -> list[Any]
     said = page.cases[case]
     latest = page.us[:, case][~np.isnan(page.us[:, case])][-1]
     size = None if found is None else words.percent(found.size)
-    state = "" if found is None else "gone" if found.is_gone else found.verdict.value
+    state = "" if found is None else "gone" if found.is_gone else found.verdict
     return [page.keys[case], said.name, said.routine or "", float(f"{latest:.5g}"), size, state, chunk]
 
 
@@ -145,7 +145,7 @@ def _trend(page: GpuPage, case: int, stretches: Sequence[Stretch], sure: Sequenc
     said = page.cases[case]
     return {
         "name": said.name,
-        "unit": page.domains[case].value,
+        "unit": page.domains[case],
         "middle": float(f"{middle:.6g}"),
         "values": [None if lacks else value for value, lacks in zip(parts, np.isnan(column).tolist(), strict=True)],
         "levels": [level for stretch in stretches for level in _levels(stretch)],
@@ -180,7 +180,7 @@ def _change(one: Found) -> dict[str, Any]:
         "night": one.since,
         "until": one.until,
         "size": words.percent(one.size),
-        "state": "gone" if one.is_gone else one.verdict.value,
+        "state": "gone" if one.is_gone else one.verdict,
         "detects": words.percent(one.detectable),
         "beside": list(one.beside()),
     }

@@ -18,10 +18,8 @@ import numpy.typing as npt
 
 from pytest_flashinfer_perf.extensions.nights.levels import ENOUGH, Change, Floats, Levels
 from pytest_flashinfer_perf.extensions.nights.record import Night, RunEnvironment, WatchedCase
-from pytest_flashinfer_perf.gate import words
-from pytest_flashinfer_perf.gate.effects import RISK, Domain, Effect, Replicates
-from pytest_flashinfer_perf.gate.noise import QUIETEST, Noise
-from pytest_flashinfer_perf.gate.verdict import Verdict
+from pytest_flashinfer_perf.gate import series, words
+from pytest_flashinfer_perf.gate.effects import Effect
 from pytest_flashinfer_perf.rows.formatting import counted
 
 NEAR = 1  # nights by which a change may be found too early or too late
@@ -72,7 +70,7 @@ class Found:
         return self.page.keys[self.stretch.case]
 
     @property
-    def domain(self) -> Domain:
+    def domain(self) -> str:
         return self.page.domains[self.stretch.case]
 
     @property
@@ -88,8 +86,8 @@ class Found:
         return self.change.after - self.change.before
 
     @property
-    def verdict(self) -> Verdict:
-        return Verdict.SLOWER if self.is_slower else Verdict.FASTER
+    def verdict(self) -> str:
+        return "SLOWER" if self.is_slower else "FASTER"
 
     @property
     def detectable(self) -> float:
@@ -109,11 +107,8 @@ class Found:
 
     @property
     def is_sure(self) -> bool:
-        """Whether noise would show as much less often than in one of twenty pages, whichever night one looks at.
-
-        It might in any case, from any night to any other.
-        """
-        return self.effect.p(self.sign) <= RISK / (self.page.points * len(self.page.nights))
+        """Noise might show in any case, from any night to any other: so many looks a page has."""
+        return series.is_sure(self.effect, self.sign, self.page.points * len(self.page.nights))
 
     @property
     def now(self) -> float:
@@ -175,7 +170,7 @@ class GpuPage:
     keys: list[str]
     cases: list[WatchedCase]
     values: Floats
-    domains: list[Domain]
+    domains: list[str]
     us: Floats
     ghz: npt.NDArray[np.float32]
     kernels: npt.NDArray[np.int32]
@@ -331,18 +326,5 @@ def _found(page: GpuPage, stretch: Stretch, change: Change) -> Found:
     values = np.exp(stretch.levels.calm)
     before, after = values[change.first : change.at], values[change.until : change.last]
     domain = page.domains[stretch.case]
-    sides = Replicates(domain, domain.value, tuple(before.tolist()), tuple(after.tolist()), paired=False)
-    alike = _alike(stretch.levels)
-    noise = Noise(
-        max(stretch.levels.sd**2, sides.variance) * (1 + alike) / (1 - alike),
-        max(1.0, DF * (len(values) - 1)),
-        "nights",
-    )
-    return Found(page, stretch, change, Effect(sides, noise))
-
-
-def _alike(levels: Levels) -> float:
-    """How much a night is like the one before beyond its level, from 0 to 0.9: such nights are fewer than they seem."""
-    parts = [levels.calm[start:end] - levels.calm[start:end].mean() for start, end in pairwise(levels.bounds)]
-    left = np.concatenate(parts)
-    return float(np.clip(left[1:] @ left[:-1] / max(left @ left, QUIETEST**2), 0.0, 0.9))
+    how = {"sd": stretch.levels.sd, "alike": stretch.levels.alike, "df": max(1.0, DF * (len(values) - 1))}
+    return Found(page, stretch, change, series.between(domain, before.tolist(), after.tolist(), **how))

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.gate import effects, noise, student, words
-from pytest_flashinfer_perf.gate.effects import RISK
+from pytest_flashinfer_perf.gate import series, words
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.match import Reason
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE, Judged, Judgement, Rules, Verdict
@@ -53,11 +52,11 @@ class Frequency:
     @property
     def upper(self) -> float:
         """The upper limit of the true share, with 95 % confidence, if cases vary independently."""
-        return student.upper_share(self.share, self.independent, RISK) if self.independent else 1.0
+        return series.at_most(self.share, self.independent)
 
     @property
     def lower(self) -> float:
-        return 1 - student.upper_share(1 - self.share, self.independent, RISK) if self.independent else 0.0
+        return 1 - series.at_most(1 - self.share, self.independent)
 
 
 @dataclass(frozen=True)
@@ -110,9 +109,7 @@ class Proved:
     @property
     def observed(self) -> float:
         """The standard deviation between processes, of logarithms."""
-        domain = self.identical[0].effects[0].seen.domain
-        values = effects.compared_by(self.plain, domain)
-        return math.sqrt(noise.variance([math.log(value) for value in values]))
+        return series.deviation(self.plain, self.identical[0].effects[0].seen.domain)
 
     @property
     def predicted(self) -> float:

@@ -1,0 +1,109 @@
+"""A case over many runs: which of its rows count, by what they are judged, and how sure a change between levels is.
+
+For whoever keeps runs and looks at more than two sides; what two sides say of each other is in `effects.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_flashinfer_perf.gate import calm, effects, figures, match, noise, student
+from pytest_flashinfer_perf.gate.effects import RISK, Domain, Effect, Replicates
+from pytest_flashinfer_perf.gate.match import FACETS, Reason
+from pytest_flashinfer_perf.gate.noise import Noise
+from pytest_flashinfer_perf.gate.verdict import Rules
+from pytest_flashinfer_perf.rows.row import Row
+from pytest_flashinfer_perf.rows.run_file import Run
+from pytest_flashinfer_perf.rows.scatter import is_measured
+
+ALIKE = (Reason.INSTRUMENT, Reason.COLD_L2, Reason.CUDA_GRAPH, Reason.RANKS)
+
+
+def counts(row: Row) -> bool:
+    """Whether a level may be made of it: its time is that of the work, on a machine that was not busy."""
+    return is_measured(row.median) and row.is_sound and not calm.is_busy(row)
+
+
+def conditions(run: Run, row: Row) -> list[str]:
+    """How it was measured: rows of a case that differ in it are of different series."""
+    return [str(facet.of(run, row)) for facet in FACETS if facet.reason in ALIKE]
+
+
+def failures(run: Run) -> Iterator[tuple[str, str]]:
+    """The cases that failed or had a wrong answer, each with the reason."""
+    for case, trouble in match.failures(run):
+        yield case.name, f"{trouble.reason}: {trouble.sentence}"
+
+
+def figures_of(row: Row) -> dict[str, float | None]:
+    """Its time, and by what it is judged instead: busy time where the host makes the gaps, cycles where SMs pace it."""
+    paced = figures.paced_by_sms(row) and figures.is_long(row)
+    return {
+        Domain.TIME.value: row.median,
+        Domain.BUSY.value: row.timed.busy if row.timed.gap_of == "host" else None,
+        Domain.CYCLES.value: figures.cycles(row) if paced else None,
+    }
+
+
+@dataclass(frozen=True)
+class SeriesFigures:
+    """The figures of a case's rows in one domain, and the least change that counts, as logarithms."""
+
+    domain: str
+    values: tuple[float, ...]
+    least: float
+
+
+def judged_by(rows: Sequence[Row], rules: Rules) -> Iterator[SeriesFigures]:
+    """By what a case is judged, as all of its rows allow; extensions' quantities where they have a threshold."""
+    asked = rules.thresholds.of(rows[-1])
+    of_calls = effects.replicates(rows, rows, paired=True)[:1]
+    # Gaps of launches change with the load of the host: that is no change of level.
+    of_graphs = all(row.timed.gap_of != "host" for row in rows)
+    gaps = [effects.gap_replicates(rows, rows, paired=True)] if of_graphs else []
+    yield from _logs((*of_calls, *gaps), asked.in_log(rows[-1].median))
+    for quantity in rules.quantities:
+        if (share := asked.others.get(quantity.slower)) is not None:
+            seen = (figure.replicates(rows, rows, paired=True) for figure in quantity.figures)
+            yield from _logs(seen, math.log1p(share))
+
+
+def _logs(seen: Iterable[Replicates | None], least: float) -> Iterator[SeriesFigures]:
+    for one in filter(None, seen):
+        yield SeriesFigures(one.domain, tuple(map(math.log, one.after)), least)
+
+
+def compared_by(rows: Sequence[Row], domain: str) -> list[float]:
+    """What processes are compared by in this domain."""
+    of = {Domain.CYCLES.value: figures.cycles_alike, Domain.GAPS.value: figures.beside_the_first}
+    return [one.value for one in of.get(domain, figures.kernel_times)(rows)]
+
+
+def deviation(rows: Sequence[Row], domain: str) -> float:
+    """The standard deviation between these processes, of logarithms of what is compared in this domain."""
+    return math.sqrt(noise.variance(list(map(math.log, compared_by(rows, domain)))))
+
+
+def at_most(share: float, trials: int) -> float:
+    """What is seen in this share of independent trials happens in no larger one, with the confidence of verdicts."""
+    return student.upper_share(share, trials, RISK) if trials else 1.0
+
+
+def between(  # noqa: PLR0913 - the parts of an effect
+    domain: str, before: Sequence[float], after: Sequence[float], *, sd: float, alike: float, df: float
+) -> Effect:
+    """The change between two levels, each of them the figures of some runs in a row.
+
+    `sd` is that of logarithms from one run to the next; what both levels scatter by counts if it is more. Runs that are
+    `alike` the one before by this share, beyond their level, are fewer than they seem.
+    """
+    sides = Replicates(domain, domain, tuple(before), tuple(after), paired=False)
+    variance = max(sd**2, sides.variance) * (1 + alike) / (1 - alike)
+    return Effect(sides, Noise(variance, df, "runs"))
+
+
+def is_sure(effect: Effect, sign: int, looks: int) -> bool:
+    """Whether noise would show as much in this direction less often than once in twenty times so many looks."""
+    return effect.p(sign) <= RISK / looks
