@@ -1,14 +1,18 @@
-"""Shorten tracebacks to the lines of a test's author and of what they call, without this package's own."""
+"""Shorten tracebacks to the lines of a test's author and of what they call, without this package's own.
+
+A package within this one that stands for an author's, as backends do, says `__tracebackhide__ = False`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
 PACKAGE = Path(__file__).parents[1]
-OF_AUTHORS = ("routines", "apis", "vllm_decode.py", "items.py")  # backends, and tests made of files, are shown
+OF_AUTHORS = ("routines", "items.py")  # backends, and tests made of files, are shown
 INSTRUMENT = ("flashinfer", "testing")
 
 
@@ -45,8 +49,14 @@ def _each(line: TracebackType | None) -> Iterator[TracebackType]:
 def is_between(file: str) -> bool:
     path = Path(file)
     if path.is_relative_to(PACKAGE):
-        return not any(name in OF_AUTHORS for name in path.relative_to(PACKAGE).parts)
+        inside = path.relative_to(PACKAGE)
+        return not (any(name in OF_AUTHORS for name in inside.parts) or any(map(_is_shown, inside.parents)))
     return file == contextlib.__file__ or path.parts[-3:-1] == INSTRUMENT
+
+
+def _is_shown(folder: Path) -> bool:
+    package = sys.modules.get(".".join((PACKAGE.name, *folder.parts)))
+    return getattr(package, "__tracebackhide__", None) is False
 
 
 def raised_by_instrument(error: Exception) -> bool:

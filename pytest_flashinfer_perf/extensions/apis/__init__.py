@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.spec.case import FlagLine
     from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
+__tracebackhide__ = False  # its lines are a backend's
 ALL = option(
     "--perf-api",
     action="store_true",

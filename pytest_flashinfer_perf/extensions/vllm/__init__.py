@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.rows.row import Row
     from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
+__tracebackhide__ = False  # its lines are a backend's
 CSV = option(
     "--perf-vllm-csv",
     child=Child.NONE,
