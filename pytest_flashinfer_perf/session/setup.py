@@ -24,7 +24,7 @@ import pytest
 
 from pytest_flashinfer_perf.machine import builds
 from pytest_flashinfer_perf.printing import write_lines
-from pytest_flashinfer_perf.session import benchmark_rows, gpu_lock, journal, progress, reports
+from pytest_flashinfer_perf.session import benchmark_rows, gpu_lock, journal, progress, reports, workers
 from pytest_flashinfer_perf.session.journal import Journal, Past, Restorer, SkipFinished
 from pytest_flashinfer_perf.session.stash import INSTEAD, measures
 from pytest_flashinfer_perf.session.survival import REMEDY, Beside, Retirement, Survival
@@ -152,16 +152,12 @@ def _says_so(config: pytest.Config, waits_for: str) -> Callable[[Path], None]:
 
 
 def share_gpus(items: Iterable[pytest.Item], device: Device) -> bool:
-    """Whether a test of this session needs another GPU than the one that its process measures on."""
-    if device.uuid is None:
-        return False
-    return any(set(_devices(item, device)) != {device.uuid} for item in items)
+    """Whether a test of this session may need another GPU than the one that its process measures on.
 
-
-def _devices(item: pytest.Item, device: Device) -> Sequence[str]:
-    """The UUIDs of the GPUs that a test has alone while it runs."""
-    named: Sequence[str] | None = item.config.hook.pytest_perf_devices(item=item)
-    return named or [device.uuid or ""]
+    All workers say the same: one that had its GPU for the whole session would keep another's test waiting for it.
+    """
+    names_some = device.uuid is not None and any(item.config.hook.pytest_perf_devices(item=item) for item in items)
+    return names_some and workers.gpus_of_session() != [device.uuid]
 
 
 @contextmanager
@@ -170,7 +166,8 @@ def turn(item: pytest.Item, settings: Settings, device: Device) -> Iterator[None
     config = item.config
     with ExitStack() as stack:
         if BY_CASE in config.stash and device.uuid is not None:
-            stack.enter_context(turn_of_all(config, _devices(item, device)))
+            named: Sequence[str] | None = config.hook.pytest_perf_devices(item=item)
+            stack.enter_context(turn_of_all(config, named or [device.uuid]))
         if hasattr(config, "workerinput") and device.uuid is None and settings.device != "cpu:any":
             with not_counted():
                 stack.enter_context(gpu_lock.alone_on("cpu", lambda _: None))
