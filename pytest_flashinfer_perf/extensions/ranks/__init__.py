@@ -29,7 +29,6 @@ OPTIONS = (
         help="Let such processes do without NVLink multicast, which can put the GPUs of a shared host out of service.",
     ),
 )
-PERF = "pytest_flashinfer_perf.plugin"  # the module that defines the fixture
 
 
 def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
@@ -89,10 +88,13 @@ def pytest_fixture_setup(
 ) -> Generator[None, object, object]:
     """Give `perf` its group of ranks."""
     perf: Any = yield
-    if fixturedef.argname == "perf" and fixturedef.func.__module__ == PERF:
-        from pytest_flashinfer_perf.extensions.ranks import ranked
+    if fixturedef.argname == "perf":
+        from pytest_flashinfer_perf.session.stash import OURS
 
-        ranked.complete(perf, request.node.nodeid)
+        if fixturedef.func.__module__ == OURS:
+            from pytest_flashinfer_perf.extensions.ranks import ranked
+
+            ranked.complete(perf, request.node.nodeid)
     return perf
 
 
