@@ -1,6 +1,6 @@
 """What a row says of a case: how long its kernels ran, its gaps, its SM cycles, the time between stamps.
 
-Rows of earlier versions lack some of it, and only what all rows of a comparison have can be compared. So most
+Rows by another instrument lack some of it, and only what all rows of a comparison have can be compared. So most
 functions take the rows of both sides. What cannot have been measured counts as unknown.
 """
 
@@ -115,8 +115,7 @@ def beside_the_first(rows: Sequence[Row]) -> list[RowFigure]:
 
 def between_stamps(row: Row) -> RowFigure | None:
     ghz, counted, queued = positive(row.clocks.sm_ghz), cycles(row), row.clocks.queued
-    is_queued = row.provenance.cuda_graph if queued is None else queued  # rows of earlier versions do not say it
-    if not (ghz and counted and is_queued):
+    if not (ghz and counted and queued):
         return None
     return RowFigure(counted, placement_figures(row, "cycles")).times(1e-9 / ghz)
 

@@ -227,7 +227,7 @@ class Facet:
     of: Callable[[Run, Row], Any]
     means: str
     cost: float = 0.0
-    none_is_unknown: bool = False  # as in files of older versions, which are compared all the same
+    none_is_unknown: bool = False  # as where FlashInfer does not say what it requires
 
 
 def _completeness(row: Row) -> str | None:

@@ -263,8 +263,8 @@ def assumed_noise(judgement: Judgement) -> Iterator[str]:
         lacking = " and ".join(name for name, rows in sides.items() if any(map(_lacks_placements, rows)))
         yield (
             f"the noise of {len(assumed)} of {len(compared)} cases is assumed, not measured: fewer than "
-            f"{FEWEST_PLACEMENTS} placements in rows of {lacking} (of an older version, a plain benchmark or a long "
-            "call); measure again"
+            f"{FEWEST_PLACEMENTS} placements in rows of {lacking} (a plain benchmark or a "
+            "long call); measure again"
         )
 
 

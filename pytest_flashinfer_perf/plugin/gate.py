@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.extensions.models.step import StepPlan
 from pytest_flashinfer_perf.gate import confirmation, markdown, match, read, terminal
 from pytest_flashinfer_perf.gate.confirmation import Again, confirm
 from pytest_flashinfer_perf.gate.judge import judge
@@ -36,7 +36,7 @@ NO_FIGURE = "not measured again: one of its processes has no such time of it"
 NOTHING_TO_SAVE = "--perf-save-baseline: nothing was measured, nothing is saved"
 
 
-def start(config: pytest.Config, project: ProjectFile, step: Callable[[], StepPlan | None]) -> None:
+def start(config: pytest.Config, project: ProjectFile, parts: Callable[[], Mapping[str, Any]]) -> None:
     name = config.getoption("perf_save_baseline")
     if name and config.getoption("benchmark_save"):
         raise pytest.UsageError("--perf-save-baseline is --benchmark-save with samples: use one of them")
@@ -44,7 +44,7 @@ def start(config: pytest.Config, project: ProjectFile, step: Callable[[], StepPl
         config.option.benchmark_save, config.option.benchmark_save_data = name, True
     allowed = match.allowed(config.getoption("perf_gate_allow"))
     rules = replace(rules_of(config, project), allowed=allowed, strict=config.getoption("perf_gate_strict"))
-    config.pluginmanager.register(Gate(config, rules, step), "flashinfer-perf-gate")
+    config.pluginmanager.register(Gate(config, rules, parts), "flashinfer-perf-gate")
 
 
 @dataclass(eq=False)  # before pytest 9.1 a plugin has to be hashable
@@ -53,7 +53,7 @@ class Gate:
 
     config: pytest.Config
     rules: Rules
-    step: Callable[[], StepPlan | None]
+    parts: Callable[[], Mapping[str, Any]]  # of this run, which extensions add
     base: list[Run] = field(default_factory=list)
     rows: dict[str, Row] = field(default_factory=dict)
     again: dict[str, Again | None] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Gate:
     def judgement(self) -> Judgement:
         """Of this session alone, made once: after its last test, so that no row comes later."""
         left = tuple(case for of_test in self.unmeasured.values() for case in of_test)
-        block, machine = Block(unmeasured=left, step=self.step()), provenance.machine(self.config)
+        block, machine = Block(unmeasured=left, parts=self.parts()), provenance.machine(self.config)
         now, rows = datetime.now(timezone.utc), tuple(self.rows.values())
         return judge(self.base, [Run(source=NAME, when=now, rows=rows, machine=machine, block=block)], self.rules)
 

@@ -60,7 +60,7 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
     if config.getoption("perf_gate") is not None or config.getoption("perf_save_baseline"):
         from pytest_flashinfer_perf.plugin import gate
 
-        gate.start(config, settings.project, board.step)
+        gate.start(config, settings.project, board.block_parts)
     elif os.environ.get("GITHUB_STEP_SUMMARY") and not config.option.collectonly:
         from pytest_flashinfer_perf.plugin.report_files import JobSummary
 

@@ -19,7 +19,6 @@ import pytest
 from _pytest._code.code import ExceptionChainRepr
 
 from pytest_flashinfer_perf import loading
-from pytest_flashinfer_perf.extensions.models.step import StepPlan
 from pytest_flashinfer_perf.files import verify_outputs, write_json
 from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.machine import provenance
@@ -53,14 +52,14 @@ class Board:
     """Collects rows and skips from test reports, also of other processes; `is_ours` if any belongs to a case."""
 
     def __init__(self) -> None:
-        self.plan: Callable[[], StepPlan | None] = lambda: None  # by which the rows are summed up, if they are
+        self.of_run: dict[str, Callable[[], Any]] = {}  # what extensions add to the file, made when it is written
         self._carried: dict[str, list[CaseReport]] = {}  # of the last attempt of each test
         self.notes: list[str] = []
         self.is_ours = False
         self.is_part = False  # of a run, whose file is wanted even if it has no test
 
-    def step(self) -> StepPlan | None:
-        return self.plan()
+    def block_parts(self) -> dict[str, Any]:
+        return {name: made() for name, made in self.of_run.items()}
 
     @property
     def rows(self) -> list[Row]:
@@ -74,7 +73,7 @@ class Board:
     def block(self) -> Block:
         measured = [one for of_test in self._carried.values() for one in of_test if one.row]
         roofs = {one.row.identity.place: one.roofs for one in measured if one.row}
-        return Block(roofs=roofs, unmeasured=tuple(self.unmeasured), step=self.step())
+        return Block(roofs=roofs, unmeasured=tuple(self.unmeasured), parts=self.block_parts())
 
     def parts(self, name: str) -> list[Any]:
         """What the extension of this name has put on the reports of tests."""

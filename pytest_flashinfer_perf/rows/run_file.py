@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.extensions.models.step import StepPlan
 from pytest_flashinfer_perf.files import FileError, read_json
 from pytest_flashinfer_perf.rows import fields, row
 from pytest_flashinfer_perf.rows.fields import FieldError, shown
 from pytest_flashinfer_perf.rows.row import Identity, Row
 
+T = TypeVar("T")
 SCHEMA_KEY = "flashinfer_perf"
 SCHEMA = 2
 DISTRIBUTION = "pytest-flashinfer-perf"
-READABLE = (1, SCHEMA)
 LIBRARIES = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend")
 SOFTWARE = (*LIBRARIES, "gpu", "driver", "cupti", "python_version")
 FAILED = "failed"  # the outcome of a test that did not skip and did not pass
@@ -65,18 +64,6 @@ class Roof:
     source: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardOfRun:
-    """Which part of a run the file is: n of how many, and the position of each of its tests in the whole run."""
-
-    nth: int
-    of: int
-    whole: str
-    tests: tuple[tuple[int, str], ...]
-    count: int = 0
-    size: int = 0
-
-
 Roofs = Mapping[str, Mapping[str, Roof]]  # by device and by source
 
 
@@ -88,12 +75,11 @@ class Block:
     plugin: str | None = None  # its version
     roofs: Roofs = field(default_factory=dict)
     unmeasured: tuple[Unmeasured, ...] = ()
-    shard: ShardOfRun | None = None
-    step: StepPlan | None = None  # of the model that was measured
+    parts: Mapping[str, Any] = field(default_factory=dict)  # what extensions add, each under a name of its own
 
     def written(self) -> dict[str, Any]:
         values: dict[str, Any] = {**fields.written(self), "unmeasured": [one.written() for one in self.unmeasured]}
-        values |= {"schema": SCHEMA, "plugin": metadata.version(DISTRIBUTION)}
+        values |= {"schema": SCHEMA, "plugin": metadata.version(DISTRIBUTION), **values.pop("parts")}
         return {name: value for name, value in values.items() if value is not None}
 
 
@@ -129,9 +115,15 @@ class Run:
     def roofs(self) -> Roofs:
         return self.block.roofs if self.block else {}
 
-    @property
-    def step(self) -> StepPlan | None:
-        return self.block.step if self.block else None
+    def part(self, name: str, kind: type[T]) -> T | None:
+        """What an extension has added to the run under this name; raises RunError where it is nothing of this kind."""
+        value = self.block.parts.get(name) if self.block else None
+        if value is None or isinstance(value, kind):
+            return value
+        try:
+            return fields.read(kind, value, f"{SCHEMA_KEY}: {name}")
+        except FieldError as error:
+            raise RunError(f"{self.source}: {error}") from error
 
     @property
     def name(self) -> str:
@@ -235,10 +227,10 @@ def _block(document: Mapping[str, Any]) -> Block | None:
     if document.get(SCHEMA_KEY) is None:
         return None
     own = fields.object_in(document, SCHEMA_KEY)
-    if own.get("schema") not in READABLE:
-        known = " and ".join(map(str, READABLE))
-        raise FieldError(f"it has schema {shown(own.get('schema'))}, this version reads {known}: update it")
-    return fields.read(Block, own, SCHEMA_KEY)
+    if own.get("schema") != SCHEMA:
+        raise FieldError(f"it has schema {shown(own.get('schema'))}, this version reads {SCHEMA}: update it")
+    known, block = fields.types_of(Block), fields.read(Block, own, SCHEMA_KEY)
+    return replace(block, parts={name: value for name, value in own.items() if value is not None and name not in known})
 
 
 def _when(text: Any) -> datetime:

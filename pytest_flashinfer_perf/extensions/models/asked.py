@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.extensions.apis.known import all_apis
 from pytest_flashinfer_perf.extensions.models import plan as plans
 from pytest_flashinfer_perf.extensions.models import shipped
 from pytest_flashinfer_perf.extensions.models.deployment import parse
-from pytest_flashinfer_perf.extensions.models.step import StepPlan
+from pytest_flashinfer_perf.extensions.models.step import NAME, StepPlan
 from pytest_flashinfer_perf.plugin import cases
 from pytest_flashinfer_perf.plugin.results import BOARD
 from pytest_flashinfer_perf.routines import all_routines
@@ -102,7 +102,7 @@ class SummedSession:
     """A session whose rows are summed up by a plan, which the file of the run has."""
 
     def __init__(self, config: pytest.Config, plan: Callable[[], StepPlan | None]) -> None:
-        self.plan = config.stash[BOARD].plan = plan
+        self.plan = config.stash[BOARD].of_run[NAME] = plan
 
     def pytest_report_collectionfinish(self) -> list[str]:
         """Which part has cases."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.extensions.models.step import StepKernel, StepPlan, Traffic
+from pytest_flashinfer_perf.extensions.models.step import StepKernel, StepPlan, Traffic, plan_of
 from pytest_flashinfer_perf.report.sections import Section, Table
 from pytest_flashinfer_perf.rows.formatting import cold_l2, duration, named, shortened
 from pytest_flashinfer_perf.rows.row import Row
@@ -102,7 +102,7 @@ def of_run(plan: StepPlan, run: Run, base: Run | None = None) -> Budget:
 
 def of_runs(runs: Sequence[Run]) -> list[Budget]:
     """Each step once, as the newest run has it, beside the first run that measured it."""
-    measured = [(run.step, run) for run in sorted(runs, key=lambda run: run.when) if run.step is not None]
+    measured = [(plan, run) for run in sorted(runs, key=lambda run: run.when) if (plan := plan_of(run))]
     newest = {step.title: (step, run) for step, run in measured}
     first = {step.title: run for step, run in reversed(measured)}
     return [_of_two(step, run, first[title]) for title, (step, run) in newest.items()]

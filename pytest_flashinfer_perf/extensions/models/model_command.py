@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.cli.commands import parser_of, write
 from pytest_flashinfer_perf.extensions.apis.known import all_apis
 from pytest_flashinfer_perf.extensions.models import budget, deployment
 from pytest_flashinfer_perf.extensions.models import plan as plans
-from pytest_flashinfer_perf.extensions.models.step import StepPlan
+from pytest_flashinfer_perf.extensions.models.step import StepPlan, plan_of
 from pytest_flashinfer_perf.files import verify_outputs
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.printing import safe_lines, say
@@ -48,8 +48,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _recorded(plan: StepPlan, run: Run) -> StepPlan:
     """As the run recorded it; else by the FlashInfer that is installed here, which may be another one, or none."""
-    if run.step is not None and plans.is_of(run.step, plan):
-        return run.step
+    known = plan_of(run)
+    if known is not None and plans.is_of(known, plan):
+        return known
     return plans.completed(plan, {**all_routines(), **all_apis()})
 
 

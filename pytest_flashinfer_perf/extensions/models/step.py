@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_flashinfer_perf.rows.fields import FieldError
+from pytest_flashinfer_perf.rows.run_file import Run
 
+NAME = "step"  # of the part of a run
 SUMMED = ("count", "weight_bytes", "parameters", "flops")
 
 
@@ -67,3 +69,8 @@ class StepPlan:
     @property
     def gaps(self) -> list[StepKernel]:
         return [kernel for kernel in self.kernels if kernel.gap]
+
+
+def plan_of(run: Run) -> StepPlan | None:
+    """The sum that this run has measured."""
+    return run.part(NAME, StepPlan)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from pytest_flashinfer_perf.extensions.models.budget import USABLE, ProblemKey, key_of, keys_of
-from pytest_flashinfer_perf.extensions.models.step import StepKernel, StepPlan, Traffic
+from pytest_flashinfer_perf.extensions.models.step import StepKernel, StepPlan, Traffic, plan_of
 from pytest_flashinfer_perf.gate import student
 from pytest_flashinfer_perf.gate.effects import RISK, Domain
 from pytest_flashinfer_perf.gate.thresholds import Globs, number, share
@@ -55,7 +55,7 @@ def sums(
     cases: Sequence[Judged], head: Sequence[Run], limits: Mapping[str, Globs]
 ) -> tuple[Sequence[RunSum], Sequence[str]]:
     """Of each model and each recording that this run has; and the globs that fit none of them."""
-    plans = {run.step.name: run.step for run in head if run.step is not None}.values()
+    plans = {plan.name: plan for run in head if (plan := plan_of(run))}.values()
     timed, made = _timed_cases(cases), list[RunSum]()
     fit: dict[str, list[str]] = {"traffic": [], "models": []}
     for plan in plans:

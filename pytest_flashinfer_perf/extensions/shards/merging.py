@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.extensions.shards.shards import NAME, ShardOfRun
 from pytest_flashinfer_perf.printing import safe
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.formatting import some
-from pytest_flashinfer_perf.rows.run_file import SCHEMA_KEY, Block, Run, ShardOfRun
+from pytest_flashinfer_perf.rows.run_file import SCHEMA_KEY, Block, Run
 
 VERSIONS = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend", "cupti", "driver", "python_version")
 
@@ -31,7 +32,7 @@ class ShardPart:
 
     @property
     def shard(self) -> ShardOfRun | None:
-        return self.run.block.shard if self.run.block else None
+        return self.run.part(NAME, ShardOfRun)
 
     @property
     def tests(self) -> tuple[tuple[int, str], ...]:
@@ -72,8 +73,9 @@ def _block(parts: Sequence[ShardPart], measured: set[str]) -> Block:
     """The data beside the rows; a case measured in one file is not unmeasured because of another."""
     left = (one for part in parts for one in part.run.unmeasured)
     roofs = {place: roof for part in parts for place, roof in part.run.roofs.items()}
-    step = next((part.run.step for part in parts if part.run.step), None)
-    return Block(roofs=roofs, unmeasured=tuple(one for one in left if one.test not in measured), step=step)
+    added = {name: one for part in reversed(parts) if part.run.block for name, one in part.run.block.parts.items()}
+    added.pop(NAME, None)  # which is of one part alone
+    return Block(roofs=roofs, unmeasured=tuple(one for one in left if one.test not in measured), parts=added)
 
 
 def _machine(parts: Sequence[ShardPart]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import heapq
 import json
 import statistics
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,9 +26,24 @@ class ShardError(FlashinferPerfError):
     """The tests cannot be split; the message says why."""
 
 
+NAME = "shard"  # of the part of a run
+
+
 class Shard(NamedTuple):
     nth: int
     of: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardOfRun:
+    """Which part of a run the file is: n of how many, and the position of each of its tests in the whole run."""
+
+    nth: int
+    of: int
+    whole: str
+    tests: tuple[tuple[int, str], ...]
+    count: int = 0
+    size: int = 0
 
 
 def parse(text: str) -> Shard:
@@ -91,7 +107,7 @@ class Sharding:
     @pytest.hookimpl(optionalhook=True, trylast=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
         own = output_json.setdefault(SCHEMA_KEY, Block().written())
-        own |= {"shard": self._part} if self._part else {}
+        own |= {NAME: self._part} if self._part else {}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:

@@ -114,7 +114,7 @@ def test_noise_that_is_assumed_is_called_so_and_by_whose_fault():
     judgement = judge([run(older, other, source="old")], [run(newer, other, source="new")], Rules())
     [note] = [note for note in words.notes(judgement) if "noise" in note]
     assert note.startswith("the noise of 1 of 2 cases is assumed, not measured: fewer than 3 placements in rows of")
-    assert "rows of the baseline (of an older version" in note
+    assert "rows of the baseline (a plain benchmark" in note
     assert {judged.name: judged.primary.noise.source for judged in judgement.cases} == {
         "decode/a-fa3": "assumed",
         "decode/b-fa3": "placements",

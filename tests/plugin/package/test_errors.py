@@ -30,7 +30,7 @@ FAULTS = {
     "not text": b"\xff\xfe\x00",
     "not a run": "{}",
     "a list": "[1]",
-    "rows that are none": '{"flashinfer_perf": {"schema": 1}, "benchmarks": [{"name": 1}], "machine_info": {}}',
+    "rows that are none": '{"flashinfer_perf": {"schema": 2}, "benchmarks": [{"name": 1}], "machine_info": {}}',
 }
 COMPARE = "compare --base good.json --head good.json"
 COMMANDS = here(

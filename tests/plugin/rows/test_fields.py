@@ -15,7 +15,8 @@ from made import row, run, typed
 from pytest_flashinfer_perf.machine.load import Contention
 from pytest_flashinfer_perf.rows import fields, formatting, run_file, scatter
 from pytest_flashinfer_perf.rows.fields import FieldError
-from pytest_flashinfer_perf.rows.run_file import Block, Commit, ShardOfRun, Unmeasured
+from pytest_flashinfer_perf.rows.row import Identity
+from pytest_flashinfer_perf.rows.run_file import Block, Commit, Unmeasured
 
 
 class Colour(str, Enum):
@@ -196,11 +197,15 @@ def test_a_run_says_which_cases_it_has_twice_and_which_failed():
 
 
 def test_a_block_is_written_with_what_it_has_and_the_schema_of_this_version():
-    shard = ShardOfRun(nth=1, of=2, whole="w", tests=((0, "a"),), count=1, size=2)
+    added = {"of_mine": {"tests": [[0, "a"]]}, "nothing": None}
     left = Unmeasured(identity=typed().identity, outcome="failed", reason="x")
-    written = Block(schema=1, unmeasured=(left,), shard=shard).written()
-    assert (written["schema"], written["unmeasured"], "step" in written) == (run_file.SCHEMA, [left.written()], False)
-    assert fields.read(Block, written, "f").shard == shard
+    written = Block(schema=1, unmeasured=(left,), parts=added).written()
+    assert (written["schema"], written["unmeasured"]) == (run_file.SCHEMA, [left.written()])
+    assert "nothing" not in written
+    read = run_file.parse({"benchmarks": [], "flashinfer_perf": written}, "f")
+    assert (read.part("of_mine", dict), read.part("nothing", dict)) == (added["of_mine"], None)
+    with pytest.raises(run_file.RunError, match="f: flashinfer_perf: of_mine lacks case"):
+        read.part("of_mine", Identity)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +213,7 @@ def test_a_block_is_written_with_what_it_has_and_the_schema_of_this_version():
     [
         (
             {"benchmarks": [], "flashinfer_perf": {"schema": 3}},
-            "f: it has schema 3, this version reads 1 and 2: update it",
+            "f: it has schema 3, this version reads 2: update it",
         ),
         ({"benchmarks": [], "machine_info": {"driver": [1]}}, r"f: machine_info: driver must be text, got \[1\]"),
         ({"benchmarks": [], "machine_info": {"cpu": 3}}, "f: machine_info: cpu must be an object, got 3"),

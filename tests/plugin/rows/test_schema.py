@@ -12,15 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from schemas import faults
 
-from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.rows import fields, row, run_file
+from pytest_flashinfer_perf.rows import fields, row
 from pytest_flashinfer_perf.rows.fields import FieldError
 from pytest_flashinfer_perf.rows.parts import DECLARED
 from pytest_flashinfer_perf.rows.row import NAMES, PARTS
 
 PACKAGE = ROOT / "pytest_flashinfer_perf"
 SCHEMA = json.loads(resources.files("pytest_flashinfer_perf.rows").joinpath("extra_info.schema.json").read_text())
-OLD = ROOT / "tests" / "plugin" / "support" / "run_of_schema_1.json"  # five of an H200's rows
 PREFILL = "--page_size 4 --batch_size 1 --s_qo 4 --s_kv 8 --num_qo_heads 2 --num_kv_heads 1 --head_dim_qk 16 -vv"
 MOE = "--num_tokens 2 --hidden_size 16 --intermediate_size 16 --num_experts 2 --top_k 1"
 LINES = f"""
@@ -56,22 +54,6 @@ def test_what_is_written_fits_the_schema_and_is_read_as_it_was(written):
     assert [row.read(record, "x").is_ours for record in written] == [True, True, True, False]
     assert row.read(ours[2], "x").facts == {"mine": {"any": [1, 2]}}
     assert row.read(plain, "x").case == plain["fullname"]
-
-
-def test_rows_of_schema_1_are_read_compared_and_reported(tmp_path, capsys):
-    document = json.loads(OLD.read_text())
-    assert document["flashinfer_perf"]["schema"] == 1
-    run = run_file.read(OLD)
-    for record, read in zip(document["benchmarks"], run.rows, strict=True):
-        again = read.extra_info()
-        assert {name: again[name] for name in record["extra_info"]} == record["extra_info"]
-    later = {**document, "datetime": "2026-12-01T00:00:00+00:00", "benchmarks": document["benchmarks"][1:]}
-    path = tmp_path / "later.json"
-    path.write_text(json.dumps(later))
-    assert cli.main(["compare", "--base", str(OLD), "--head", str(path)]) == 2
-    assert "1 MISSING" in capsys.readouterr().out
-    assert cli.main(["report", "--markdown", str(OLD)]) == 0
-    assert "5 cases of" in capsys.readouterr().out
 
 
 PLAIN = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers(), max_size=2))

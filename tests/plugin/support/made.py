@@ -34,7 +34,7 @@ CLOCK = Clock()
 
 
 def row(case="decode/b16-fa3", us=100.0, *, stddev=0.001, rounds=30, busy=None, **info):
-    """`us` and `busy` in microseconds; without `busy` it is a row of an earlier version."""
+    """`us` and `busy` in microseconds; without `busy` nothing is known of its kernels."""
     backend = case.rpartition("-")[2]
     extra = {"case": case, "backend": backend, "cycles": None, "sm_ghz": None, **FACTS, **CUPTI, **H200, **info}
     if "placements" not in extra:
@@ -85,7 +85,7 @@ def document(*rows, when="2026-11-20T12:00:00+00:00", machine=None, unmeasured=(
         "commit_info": {"id": commit} if commit else {},
         "datetime": when,
         "version": "5.3.1",
-        "flashinfer_perf": {"schema": 1, "unmeasured": list(unmeasured)},
+        "flashinfer_perf": {"schema": 2, "unmeasured": list(unmeasured)},
     }
 
 

@@ -9,6 +9,7 @@ from step_runs import FLAGS, PRODUCTS, TIMES, TINY, completed, recorded
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.extensions.models import budget
 from pytest_flashinfer_perf.extensions.models import model_command as model
+from pytest_flashinfer_perf.extensions.models.step import plan_of
 from pytest_flashinfer_perf.extensions.shards import merging
 from pytest_flashinfer_perf.report import story
 from pytest_flashinfer_perf.rows import run_file
@@ -52,7 +53,7 @@ def test_a_run_of_a_step_records_it(session, pytestconfig, tmp_path):
     )
     done = session(pytestconfig.rootpath / "tests" / "gemm", *words, "--perf-step=--batch 4 --context 128")
     assert done.code == 0
-    step = run_file.read(done.folder / "run.json").step
+    step = plan_of(run_file.read(done.folder / "run.json"))
     assert step.title.endswith("one decode step of 4 requests with 128 tokens")
     assert {kernel.name: kernel.count for kernel in step.kernels}["gate-up"] == 2
     assert next(kernel for kernel in step.kernels if kernel.name == "qkv").problems[0]["routine"] == "mm_bf16"
@@ -60,9 +61,9 @@ def test_a_run_of_a_step_records_it(session, pytestconfig, tmp_path):
 
 def test_a_recorded_step_is_read_and_merged_as_it_was(plan, tmp_path):
     path = write(tmp_path / "run.json", recorded(plan, TIMES))
-    assert run_file.read(path).step == plan
+    assert plan_of(run_file.read(path)) == plan
     whole = merging.merged([merging.read(path)], allowed=("gaps",))
-    assert run_file.parse(whole, "merged").step == plan
+    assert plan_of(run_file.parse(whole, "merged")) == plan
 
 
 @pytest.mark.parametrize("since", [(), ("cases", "stored", "parameters", "flops", "weight_bytes")])

@@ -105,7 +105,7 @@ def test_a_run_without_samples_or_roofs_is_a_page_too(rendered):
     row = benchmark(cycles_per_call=None, sm_ghz_per_call=None, sm_ghz=None, kernels=None)
     del row["stats"]["data"]
     said = document(row)
-    said["flashinfer_perf"] = {"schema": 1}
+    said["flashinfer_perf"] = {"schema": 2}
     html = rendered(said)
     assert case(html)["samples"] == []
     assert "No roof is known of this device" in html

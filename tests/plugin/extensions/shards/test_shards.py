@@ -155,7 +155,7 @@ def part(nth, tests, **changed):
         "datetime": f"2026-01-0{nth}",
         "benchmarks": [{**made.row(test), "fullname": test} for test in tests],
         "flashinfer_perf": {
-            "schema": 1,
+            "schema": 2,
             "roofs": {f"GPU-{nth}": {}},
             "unmeasured": [{"case": "u", "test": f"u{nth}", "outcome": "skipped", "reason": "no"}],
             "shard": {"nth": nth, "of": 2, "count": 4, "whole": "w", "tests": [[nth, test] for test in tests]},
