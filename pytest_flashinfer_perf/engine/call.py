@@ -1,6 +1,6 @@
 """The description of a call of one's own: what to call, the work that it does, and the answer to expect.
 
-`perf.time`, `measure` and the functions in compat.py make it once; what is measured and compared is derived from it.
+`perf.time` and `measure` make it once; what is measured and compared is derived from it.
 """
 
 from __future__ import annotations

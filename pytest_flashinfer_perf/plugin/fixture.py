@@ -20,7 +20,6 @@ from pytest_flashinfer_perf.engine.call import CallSpec, Reference
 from pytest_flashinfer_perf.engine.measure import Measurement, TimeCalls, alone, measure_call
 from pytest_flashinfer_perf.engine.one_case import OutOfMemoryError, run_case
 from pytest_flashinfer_perf.engine.verification import Outputs
-from pytest_flashinfer_perf.extensions.compat import functions as compat
 from pytest_flashinfer_perf.machine import builds
 from pytest_flashinfer_perf.machine.builds import CompileError
 from pytest_flashinfer_perf.machine.devices import Device
@@ -64,9 +63,7 @@ def given(request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Perf]:
         raise pytest.UsageError("perf must be an argument of the test itself, not of another fixture")
     settings, device = request.config.stash[stash.SETTINGS], request.config.stash[stash.DEVICE]
     with setup.turn(request.node, settings, device):
-        perf = Perf(request, benchmark, settings, device)
-        with compat.timed_by(perf.unchecked):
-            yield perf
+        yield Perf(request, benchmark, settings, device)
 
 
 @dataclass(frozen=True)
@@ -153,7 +150,7 @@ class Perf:
         return self._timed(call, measuring, self._settings.checking)
 
     def unchecked(self, call: CallSpec, measuring: Asked) -> Measurement:
-        """Time a call of one of the functions in compat.py, which says neither what it writes nor what is right."""
+        """Time a call of a function that says neither what it writes nor what is right."""
         if self._settings.checking.only:
             pytest.skip("--perf-refcheck=only: this call has no reference")
         return self._timed(call, measuring, Checking(refcheck="off"))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -52,9 +51,8 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
     """Register plugins that need all rows, in the main process; a worker of xdist has only a part of them."""
     if not config.option.collectonly:
         config.pluginmanager.register(results.ResultFiles(config, board), "flashinfer-perf-result-files")
-        measures_later = not config.getoption("perf_record")  # than while tests are collected
-        if config.pluginmanager.hasplugin("benchmark") and results.writes(config) and measures_later:
-            config.pluginmanager.register(benchmark_rows.MachineFacts(config), "flashinfer-perf-machine")
+        if config.pluginmanager.hasplugin("benchmark") and results.writes(config):
+            config.pluginmanager.register(benchmark_rows.MachineFacts(config), benchmark_rows.MACHINE)
     if not config.option.collectonly:
         results.verify(config, settings)
     if config.getoption("perf_gate") is not None or config.getoption("perf_save_baseline"):
@@ -68,14 +66,12 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    config, settings = session.config, session.config.stash[SETTINGS]
-    if config.getoption("perf_record") and not any(arg.partition("::")[0].endswith(".py") for arg in config.args):
-        raise pytest.UsageError("--perf-record: no Python file is named, and those of a folder are not looked for")
+    settings = session.config.stash[SETTINGS]
     if settings.backends or settings.cases:
         from pytest_flashinfer_perf.plugin import cases
 
         with errors_of_use():
-            cases.verify(config)
+            cases.verify(session.config)
 
 
 def pytest_report_collectionfinish(items: list[pytest.Item]) -> list[str]:
@@ -95,21 +91,6 @@ def pytest_collection_imports() -> Generator[None, object, object]:
     """Torch is imported meanwhile, and routines."""
     with importing():
         return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collect_file(
-    file_path: Path, parent: pytest.Collector
-) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """Collect a program that is named."""
-    others = yield
-    if not parent.session.isinitpath(file_path):
-        return others
-    if file_path.suffix == ".py" and parent.config.getoption("perf_record"):
-        from pytest_flashinfer_perf.extensions.compat.programs import ProgramFile
-
-        return [ProgramFile.from_parent(parent, path=file_path, device=_device)]
-    return others
 
 
 def parametrize(
@@ -156,12 +137,12 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         plugins.register(progress.Heartbeat(terminal, len(session.items), measures=measured))
     if not needs_device:
         return
-    device = session.config.stash[DEVICE] = _device(settings)
+    device = session.config.stash[DEVICE] = find_device(settings)
     if measured and not is_codspeed_active(session.config):
         running.ready(session, settings, device)
 
 
-def _device(settings: Settings) -> Device:
+def find_device(settings: Settings) -> Device:
     with errors_of_use(), importing():  # an instrument imports FlashInfer
         from pytest_flashinfer_perf.engine import instruments
         from pytest_flashinfer_perf.engine.timing import uses_graph

@@ -16,9 +16,6 @@ from pytest_flashinfer_perf.settings import option as opt
 from pytest_flashinfer_perf.settings.option import CASES, CHECKING, TIMING, Child, Option, option, options_of
 from pytest_flashinfer_perf.settings.settings import Checking, Measuring, Settings
 
-RECORD = option(
-    "--perf-record", action="store_true", help="Run named Python files, and record each call by compat's functions."
-)
 GATE = (
     option(
         "--perf-save-baseline",
@@ -74,7 +71,7 @@ def _of_settings(question: str) -> list[Option]:
 
 
 QUESTIONS = {
-    CASES: [*_of_settings(CASES), RECORD],
+    CASES: _of_settings(CASES),
     TIMING: _of_settings(TIMING),
     CHECKING: _of_settings(CHECKING),
     "whether it got slower": GATE,

@@ -114,7 +114,12 @@ def _reader(kind: Any) -> Reader:
         return typing.cast("Reader", own)
     if is_dataclass(kind):
         return functools.partial(read, typing.cast("Callable[..., Any]", kind))
-    return COMPOUND[origin](*arguments)
+    return COMPOUND[origin](*arguments) if origin in COMPOUND else _unwritten
+
+
+def _unwritten(_value: Any, where: str) -> Any:
+    """Of a protocol, whose objects are never written: only that there is none can be read."""
+    raise FieldError(f"{where} must be null")
 
 
 def _list_of(*kinds: Any) -> Reader:

@@ -112,6 +112,9 @@ def forget(config: pytest.Config, test: str) -> None:
     session.benchmarks[:] = [row for row in session.benchmarks if row.fullname != test]
 
 
+MACHINE = "flashinfer-perf-machine"  # the plugin of this class
+
+
 class MachineFacts:
     """Facts of the machine for pytest-benchmark's files, found while cases are collected: it may take a second."""
 
@@ -128,3 +131,10 @@ class MachineFacts:
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_generate_machine_info(self) -> Any:
         return copy.deepcopy(self._facts.result()) if self._facts else None
+
+
+def wait_for_machine_facts(config: pytest.Config) -> None:
+    """For what is measured while tests are collected."""
+    facts: MachineFacts | None = config.pluginmanager.get_plugin(MACHINE)
+    if facts is not None:
+        facts.pytest_runtestloop()

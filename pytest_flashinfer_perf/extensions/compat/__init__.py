@@ -1,8 +1,18 @@
-"""The functions by which scripts time their kernels, with our instruments: change the import and nothing else."""
+"""The functions by which scripts time their kernels, with our instruments: change the import and nothing else.
+
+In a test that has `perf` among its arguments such a call is its row; of a program each is one, with `--perf-record`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_flashinfer_perf.settings.option import Option, option
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.extensions.compat.functions import bench_gpu_time, do_bench, run_bench
@@ -17,3 +27,48 @@ def __getattr__(name: str) -> Any:
     from pytest_flashinfer_perf.extensions.compat import functions
 
     return getattr(functions, name)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: Any, request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
+    """While a test has `perf`, it times the calls of these functions."""
+    perf = yield
+    from pytest_flashinfer_perf.session.stash import OURS
+
+    if fixturedef.argname == "perf" and fixturedef.func.__module__ == OURS:
+        from pytest_flashinfer_perf.extensions.compat import functions
+
+        while_it_lasts = ExitStack()
+        while_it_lasts.enter_context(functions.timed_by(perf.unchecked))
+        request.addfinalizer(while_it_lasts.close)
+    return perf
+
+
+# Programs.
+
+RECORD = option(
+    "--perf-record", action="store_true", help="Run named Python files, and record each call by compat's functions."
+)
+
+
+def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
+    return {"which cases run": (RECORD,)}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    config = session.config
+    if config.getoption(RECORD.dest) and not any(arg.partition("::")[0].endswith(".py") for arg in config.args):
+        raise pytest.UsageError(f"{RECORD.name}: no Python file is named, and those of a folder are not looked for")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[None, Any, list[pytest.Collector]]:
+    """Around other plugins, since pytest would import the program."""
+    others: list[pytest.Collector] = yield
+    is_named = file_path.suffix == ".py" and parent.session.isinitpath(file_path)
+    if not (is_named and parent.config.getoption(RECORD.dest)):
+        return others
+    from pytest_flashinfer_perf.extensions.compat.programs import ProgramFile
+
+    return [ProgramFile.from_parent(parent, path=file_path)]

@@ -22,8 +22,9 @@ from pytest_flashinfer_perf.engine.measure import Measurement
 from pytest_flashinfer_perf.extensions.compat import recorded_program
 from pytest_flashinfer_perf.extensions.compat.recorded_program import Instructions, ProgramCall, ProgramError
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.plugin import hooks
 from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.session import setup
+from pytest_flashinfer_perf.session import benchmark_rows, setup
 from pytest_flashinfer_perf.session.stash import INSTEAD, SETTINGS
 from pytest_flashinfer_perf.settings.settings import Settings
 from pytest_flashinfer_perf.spec import flags
@@ -42,11 +43,7 @@ ANEW = "--perf-record runs a program anew: leave out --perf-resume"
 
 
 class ProgramFile(pytest.File):
-    """A Python file that is run; `device` finds the device once it is known that something is measured."""
-
-    def __init__(self, *, device: Callable[[Settings], Device], **known: Any) -> None:
-        super().__init__(**known)
-        self.device = device
+    """A Python file that is run."""
 
     def collect(self) -> Iterator[pytest.Function]:
         config, settings = self.config, self.config.stash[SETTINGS]
@@ -66,13 +63,14 @@ class ProgramFile(pytest.File):
             yield pytest.Function.from_parent(self, name=f"call[{nth}{OF}{len(seen)}]", callobj=self._recorded(call))
 
     def _ran(self, settings: Settings) -> list[ProgramCall]:
-        device, once = self.device(settings), self.config.getoption("benchmark_disable")
+        device, once = hooks.find_device(settings), self.config.getoption("benchmark_disable")
         plants = {test.partition(OF)[0] + "]": seconds for test, seconds in settings.plants.items()}
         settings = replace(settings, plants=plants)  # whoever makes the calls does not know how many there will be
         how = Instructions(settings, str(device.torch), f"{self.nodeid}::call", once, os.getpid())
         alone = setup.turn_of_all(self.config, [device.uuid] if device.uuid else [])
         with tempfile.TemporaryDirectory() as folder:
             try:
+                benchmark_rows.wait_for_machine_facts(self.config)
                 with alone:
                     return recorded_program.ran(self.path, how, Path(folder), self.config.getoption("perf_timeout"))
             finally:

@@ -9,7 +9,7 @@ from pytest_flashinfer_perf.settings.option import Child
 
 ONCE = (
     *("--perf-gate=nothing.json", "--perf-gate-strict", "--perf-gate-allow=gpu", "--perf-save-baseline=base"),
-    *("--perf-html=page.html", "--perf-csv=rows.csv", "--perf-resume"),
+    "--perf-resume",
 )
 TAKES = "import scripted\nscripted.install(scripted.Scripted({seconds}))\n"
 
