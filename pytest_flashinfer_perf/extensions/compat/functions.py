@@ -21,9 +21,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.engine.call import CallSpec
 from pytest_flashinfer_perf.engine.instruments import InstrumentError
-from pytest_flashinfer_perf.engine.measure import Measurement, measure_call
+from pytest_flashinfer_perf.engine.measure import Measurement, TimeCalls, alone, measure_call
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.extensions.compat import recorded_program
 from pytest_flashinfer_perf.machine import devices
@@ -57,9 +58,12 @@ class CompatError(FlashinferPerfError, ValueError):
 Timer = Callable[[CallSpec, Mapping[str, Any]], Measurement]
 
 
-def unchecked(call: CallSpec, how: Measuring, device: str, name: str = "") -> Measurement:
+def unchecked(
+    call: CallSpec, how: Measuring, device: str, name: str = "", time_calls: TimeCalls = alone
+) -> Measurement:
     """By events what CUPTI cannot time: a program that ran with the original function goes on."""
-    timed = partial(measure_call, call, checking=Checking(refcheck="off"), device=device, name=name)
+    off = Checking(refcheck="off")
+    timed = partial(measure_call, call, checking=off, device=device, name=name, time_calls=time_calls)
     try:
         return timed(how)
     except InstrumentError as error:
@@ -70,7 +74,9 @@ def unchecked(call: CallSpec, how: Measuring, device: str, name: str = "") -> Me
 def _without_row(call: CallSpec, asked: Mapping[str, Any]) -> Measurement:
     instructions = recorded_program.instructions()
     if instructions is not None:
-        return instructions.timed(partial(unchecked, call), asked)
+        observers = tuple(loading.joined(loading.manager().hook.pytest_perf_observers()))
+        time_calls = partial(alone, observers=observers)
+        return instructions.timed(partial(unchecked, call, time_calls=time_calls), asked)
     return unchecked(call, Measuring().changed_by(asked), _device())
 
 

@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,6 +28,7 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
 from pytest_flashinfer_perf.rows.formatting import last_lines
+from pytest_flashinfer_perf.rows.parts import Parts
 from pytest_flashinfer_perf.settings.settings import Checking, Measuring, Settings
 
 FOLDER = "FLASHINFER_PERF_PROGRAM"
@@ -51,8 +52,9 @@ class ProgramCall:
     failure: str = ""
 
     def measured(self, timing: Timing, device: Device, checking: Checking) -> Measurement:
+        parts = Parts.from_json(timing.seen.parts, f"line {self.line}")  # which are JSON as they came
         return Measurement(
-            timing=timing,
+            timing=replace(timing, seen=replace(timing.seen, parts=parts)),
             device=device,
             flops_dtype=self.flops_dtype,
             checking=checking,
