@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf.settings.option import Option, option
+from pytest_flashinfer_perf.settings.option import CASES, Option, option
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.extensions.compat.functions import bench_gpu_time, do_bench, run_bench
@@ -52,7 +52,7 @@ RECORD = option(
 
 
 def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
-    return {"which cases run": (RECORD,)}
+    return {CASES: (RECORD,)}
 
 
 @pytest.hookimpl(tryfirst=True)

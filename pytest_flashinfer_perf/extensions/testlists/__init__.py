@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf.settings.option import Child, Option, option
+from pytest_flashinfer_perf.settings.option import CASES, Child, Option, option
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.cli.command import Command
@@ -51,7 +51,7 @@ CSV = option(
 
 
 def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
-    return {"which cases run": (TESTLIST, FLAGS), "files that are read and written": (CSV,)}
+    return {CASES: (TESTLIST, FLAGS), "files that are read and written": (CSV,)}
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:
