@@ -13,9 +13,10 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_flashinfer_perf.engine import one_case
+from pytest_flashinfer_perf.engine.one_case import obstacle
+from pytest_flashinfer_perf.engine.repeated import RepeatedCase
 from pytest_flashinfer_perf.errors import in_one_line
-from pytest_flashinfer_perf.extensions.tuner.contest import CheckedCall, Entrant
+from pytest_flashinfer_perf.extensions.tuner.contest import Entrant
 from pytest_flashinfer_perf.extensions.tuner.race import UnfitError
 from pytest_flashinfer_perf.settings.settings import Settings
 from pytest_flashinfer_perf.spec.case import Case
@@ -27,7 +28,7 @@ TOPK = ("FLASHINFER_TOPK_ALGO", ("default", "clusters", "cub", "filtered", "mult
 ALGORITHMS = {"top_k": TOPK, "top_k_page_table_transform": TOPK, "top_k_ragged_transform": TOPK}
 
 
-def rivals(case: Case, call: CheckedCall, settings: Settings) -> list[Entrant]:
+def rivals(case: Case, call: RepeatedCase, settings: Settings) -> list[Entrant]:
     """What the heuristic chose first, then the others; this alone where none chooses."""
     chosen = Entrant(case.backend_name, call)
     if case.backend_name == AUTO:
@@ -37,22 +38,22 @@ def rivals(case: Case, call: CheckedCall, settings: Settings) -> list[Entrant]:
     return [chosen, *(Entrant(value, call, partial(_set, variable, value)) for value in values)]
 
 
-def _backends(case: Case, call: CheckedCall, settings: Settings) -> Iterator[Entrant]:
+def _backends(case: Case, call: RepeatedCase, settings: Settings) -> Iterator[Entrant]:
     """The other backends that can run here, of those that `--perf-backends` has beside `auto`, or of all.
 
     The one that stands in where there is no GPU is none of them there.
     """
-    device, asked = call.bench.device, set(settings.backends) - {AUTO}
+    device, asked = call.device, set(settings.backends) - {AUTO}
     for name, backend in case.routine.backends.items():
         is_rival = name != AUTO and (not asked or name in asked) and (backend.api or not device.is_gpu)
         other = Case(case.routine, case.shape, name, case.seed)
-        if is_rival and one_case.obstacle(other, device, settings.max_memory) is None:
+        if is_rival and obstacle(other, device, settings.max_memory) is None:
             try:
-                made = one_case.prepared(other, call.bench.how, settings.checking, device, tuned=False)
+                made = call.beside(other)
             except Exception as error:  # noqa: BLE001 - whatever it raises, the others can be raced
                 yield Entrant(name, call, partial(_fails, in_one_line(error)))
             else:
-                yield Entrant(name, CheckedCall(made, call.bench))
+                yield Entrant(name, made)
 
 
 def _fails(reason: str) -> NoReturn:

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.engine import autotune, one_case
+from pytest_flashinfer_perf.engine import autotune
+from pytest_flashinfer_perf.engine.one_case import obstacle
+from pytest_flashinfer_perf.engine.repeated import RepeatedCase
 from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
 from pytest_flashinfer_perf.extensions.tuner import contest, search, tactics
 from pytest_flashinfer_perf.extensions.tuner.contest import NO_GPU, OTHER_INPUTS, SpoiledError
@@ -102,15 +104,15 @@ class TunerLoop:
 
     def _looked_at(self, test: str, case: Case) -> dict[str, Any]:
         settings, device = self._config.stash[SETTINGS], self._config.stash[DEVICE]
-        if reason := one_case.obstacle(case, device, settings.max_memory):
+        if reason := obstacle(case, device, settings.max_memory):
             return {"outcome": "skipped", "why": reason}
         builds.watch()
         if device.is_gpu:
             garbage.freeze_imports()
         if self._job.tune:
             unchecked = replace(settings.checking, refcheck="off")
-            target = one_case.prepared(case, settings.measuring, unchecked, device, tuned=False).target
-            return {"picked": asdict(tactics.tuned(target, self._job.tune, str(self._job.cache)))}
+            call = RepeatedCase(case, settings.measuring, unchecked, device).call
+            return {"picked": asdict(tactics.tuned(call, self._job.tune, str(self._job.cache)))}
         found = search.look_at(case, settings, device, self._job)
         if found is None:
             return {"outcome": "skipped", "why": NOTHING_TO_CHOOSE}

@@ -18,12 +18,10 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.engine import graphs, instruments, one_case
 from pytest_flashinfer_perf.engine.autotune import Choice
-from pytest_flashinfer_perf.engine.target import Target
-from pytest_flashinfer_perf.engine.timing import Bench
+from pytest_flashinfer_perf.engine.repeated import RepeatedCase
 from pytest_flashinfer_perf.extensions.tuner import heuristics, report, sets, tactics
-from pytest_flashinfer_perf.extensions.tuner.contest import CheckedCall, Contest, Entrant
+from pytest_flashinfer_perf.extensions.tuner.contest import Contest, Entrant
 from pytest_flashinfer_perf.extensions.tuner.found import DEFAULT, TUNE, CaseFound, QuestionFound, Replayed, TacticFound
 from pytest_flashinfer_perf.extensions.tuner.race import Lane, Race
 from pytest_flashinfer_perf.extensions.tuner.tactics import Chosen, Tactic, TunerQuestion
@@ -71,15 +69,12 @@ class TuneJob:
 
 def look_at(case: Case, settings: Settings, device: Device, job: TuneJob) -> CaseFound | None:
     """Race all that could be chosen; None where there is nothing to choose."""
-    start, measuring = time.monotonic(), case.options.applied_to(settings.measuring, device)
-    made = one_case.prepared(case, measuring, settings.checking, device, tuned=False)
-    bench = Bench(instruments.choose(measuring.instrument, device).instrument, measuring, device, made.cuda_graph)
-    name = case.identity.case
-    held = Contest(bench, lambda tactic: job.say("tactic", case=name, tactic=tactic), job.crashed.get(name, {}))
-    call = CheckedCall(made, bench)  # before the first call, which may change what it is given
-    questions = tactics.questions(made.target)
+    start, name = time.monotonic(), case.identity.case
+    call = RepeatedCase(case, settings.measuring, settings.checking, device)
+    held = Contest(call, lambda tactic: job.say("tactic", case=name, tactic=tactic), job.crashed.get(name, {}))
+    questions = tactics.questions(call.call)
     if any(question.listed or question.broken for question in questions):
-        found = _tactics(case, held, call, questions, job)
+        found = _tactics(case, held, questions, job)
     elif len(rivals := heuristics.rivals(case, call, settings)) > 1:
         found = _heuristic(case, held, rivals, job.budget)
     else:
@@ -105,17 +100,16 @@ def _heuristic(case: Case, held: Contest, rivals: Sequence[Entrant], budget: flo
     return _found(case, held, race, f"{names[0]} against {counted(len(names) - 1, 'other')}", {DEFAULT: names[0]})
 
 
-def _tactics(
-    case: Case, held: Contest, call: CheckedCall, questions: Sequence[TunerQuestion], job: TuneJob
-) -> CaseFound:
+def _tactics(case: Case, held: Contest, questions: Sequence[TunerQuestion], job: TuneJob) -> CaseFound:
     """Every tactic of the tuner, then what each way replays."""
+    call = held.call.call
     picks = job.picks.get(case.identity.case, {})
     chosen = {way: fields.read(Chosen, picked, way) for way, picked in picks.items()}
     files = {way: job.files[way] for way in chosen if way in job.files}
     if job.cache:
-        chosen["cache"], files["cache"] = tactics.chosen(call.target, cache=job.cache), job.cache
+        chosen["cache"], files["cache"] = tactics.chosen(call, cache=job.cache), job.cache
     ways = {DEFAULT: tactics.default(questions), **{way: one.tactic for way, one in chosen.items()}}
-    race, sentence = _searched(held, call, questions, list(ways.values()), job.budget)
+    race, sentence = _searched(held, questions, list(ways.values()), job.budget)
     offered = {(question.op, choice) for question in questions for choice in question.choices}
     for tactic in ways.values():
         lane = race.lanes[tactic.name]
@@ -128,11 +122,11 @@ def _tactics(
             for one in questions
         ),
         "replayed": {
-            way: _replayed(held, call.target, ways[way], files.get(way))
+            way: _replayed(held, ways[way], files.get(way))
             for way in (DEFAULT, *files)
             if race.lanes[ways[way].name].laps
         },
-        "written": _written(race, call.target, questions, ways, job.write),
+        "written": _written(race, call, questions, ways, job.write),
     }
     return _found(case, held, race, sentence, {way: tactic.name for way, tactic in ways.items()}, **more)
 
@@ -142,12 +136,12 @@ def _until(end: float) -> Callable[[], float]:
 
 
 def _searched(
-    held: Contest, call: CheckedCall, questions: Sequence[TunerQuestion], kept: Sequence[Tactic], budget: float
+    held: Contest, questions: Sequence[TunerQuestion], kept: Sequence[Tactic], budget: float
 ) -> tuple[Race, str]:
     """Race all answers to one question. To several: those to each with the others' defaults, then the best combined."""
 
     def entrants(of: Sequence[Tactic]) -> list[Entrant]:
-        return [Entrant(tactic.name, call, partial(tactics.using, tactic)) for tactic in of]
+        return [Entrant(tactic.name, held.call, partial(tactics.using, tactic)) for tactic in of]
 
     start, base = time.monotonic(), tactics.default(questions)
     race = Race(held.enter(entrants(kept)), held.rounds(), held.tick_s)
@@ -177,17 +171,18 @@ def _sentence(questions: Sequence[TunerQuestion], best: Mapping[str, Sequence[Ch
     return f"{each}, then the best of each combined ({combined}): each is taken to cost the same beside any other"
 
 
-def _replayed(held: Contest, call: Target, tactic: Tactic, cache: str | None) -> Replayed:
+def _replayed(held: Contest, tactic: Tactic, cache: str | None) -> Replayed:
     """Whether FlashInfer chooses that tactic again, by its answer, by its kernels, and in a graph.
 
     Kernels count, not their order: those of a programmatic launch overlap, and CUPTI knows only when each began.
     """
-    answer = tactics.chosen(call, cache=cache).tactic
+    case = held.call
+    answer = tactics.chosen(case.call, cache=cache).tactic
     gc.collect()  # of the graphs that the tuner left behind
-    eager = held.kernels(call)
-    graph = held.kernels(graphs.capture((call,))[0]) if held.bench.cuda_graph else None
+    eager, captured = case.kernels(case.call), case.captured()
+    graph = case.kernels(captured) if captured else None
     with tactics.using(tactic):
-        timed = held.kernels(call) or ()
+        timed = case.kernels(case.call) or ()
     differences = [None if seen is None else difference(seen, timed) for seen in (eager, graph)]
     in_eager, in_graph = (None if one is None else not one for one in differences)
     return Replayed(answer.name == tactic.name, in_eager, in_graph, next(filter(None, differences), ""))
@@ -200,7 +195,11 @@ def difference(seen: Sequence[str], timed: Sequence[str]) -> str:
 
 
 def _written(
-    race: Race, call: Target, questions: Sequence[TunerQuestion], ways: Mapping[str, Tactic], cache: str | None
+    race: Race,
+    call: Callable[[], object],
+    questions: Sequence[TunerQuestion],
+    ways: Mapping[str, Tactic],
+    cache: str | None,
 ) -> bool | None:
     """Whether a cache file with the best tactic covers the call and leads to a best one; None if none is asked for."""
     if cache is None or not race.field.times:
@@ -220,9 +219,9 @@ def _found(case: Case, held: Contest, race: Race, search: str, ways: Mapping[str
         family=case.routine.family,
         backend=case.backend_name,
         params={key: str(value) for key, value in case.params.as_dict().items()},
-        instrument=held.bench.instrument.name,
-        cuda_graph=held.bench.cuda_graph,
-        device=held.bench.device.name,
+        instrument=held.call.instrument,
+        cuda_graph=held.call.cuda_graph,
+        device=held.call.device.name,
         search=search,
         rounds=race.round,
         tactics=tuple(entries(race)),
