@@ -14,7 +14,7 @@ import pytest
 
 from pytest_flashinfer_perf.errors import is_installed
 from pytest_flashinfer_perf.machine.garbage import freeze_imports, importing
-from pytest_flashinfer_perf.plugin import named_files, options, read_options, results
+from pytest_flashinfer_perf.plugin import asked_tests, options, read_options, results
 from pytest_flashinfer_perf.plugin.results import BOARD, Board
 from pytest_flashinfer_perf.session import benchmark_rows, progress, reports, stash
 from pytest_flashinfer_perf.session import setup as running
@@ -44,7 +44,7 @@ def begin(config: pytest.Config) -> None:
         running.start(config, board.notes)
         if not hasattr(config, "workerinput"):
             _start_gathering(config, settings, board)
-        named_files.set_arguments(config)
+        asked_tests.set_arguments(config)
 
 
 def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
@@ -113,7 +113,7 @@ def complete(session: pytest.Session, config: pytest.Config, items: list[pytest.
         collection.verify_asked(session, items)
         items.extend(session.genitems(WithoutCase.from_parent(session, name="--perf-case", nodeid="--perf-case")))
     if config.getoption("perf_only"):
-        named_files.keep_only(config, items)
+        asked_tests.keep_only(config, items)
     measured = [item for item in items if measures(item)]
     if measured and is_installed("torch"):
         from pytest_flashinfer_perf.plugin import collection
