@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_flashinfer_perf.extensions import pages as reports
 from pytest_flashinfer_perf.extensions.nights.levels import ENOUGH
 from pytest_flashinfer_perf.extensions.nights.record import MOST
 from pytest_flashinfer_perf.extensions.nights.trends import Found, GpuPage, Stretch
@@ -50,19 +51,17 @@ def _names(pages: Sequence[GpuPage]) -> list[str]:
 
 
 def _write_shared(folder: Path, names: Sequence[str], pages: Sequence[GpuPage]) -> None:
-    own = resources.files("pytest_flashinfer_perf.extensions")
-    styles = (own / "pages" / "report.css", own / "nights" / "site.css")
+    own = resources.files(__package__)
+    styles = (resources.files(reports) / "report.css", own / "site.css")
     write_whole(folder / "site.css", "".join(style.read_text(encoding="utf-8") for style in styles))
-    write_whole(folder / "site.js", (own / "nights" / "site.js").read_text(encoding="utf-8"))
+    write_whole(folder / "site.js", (own / "site.js").read_text(encoding="utf-8"))
     listed = [{"page": name, "gpu": page.gpu, **_health(page)} for name, page in zip(names, pages, strict=True)]
     _write_html(folder, "index", "Performance by night")
     _write_data(folder, "index", {"pages": listed})
 
 
 def _write_html(folder: Path, name: str, title: str) -> None:
-    template = (
-        resources.files("pytest_flashinfer_perf.extensions.nights").joinpath("site.html").read_text(encoding="utf-8")
-    )
+    template = resources.files(__package__).joinpath("site.html").read_text(encoding="utf-8")
     text = template.replace("{{ title }}", html.escape(title)).replace("{{ data }}", html.escape(name))
     write_whole(folder / f"{name}.html", text)
 

@@ -130,6 +130,16 @@ def test_what_times_a_call_and_what_reads_a_row_need_no_pytest():
     assert [file(name) for name in roots if room(name) in ("engine", "rows") and "pytest" in roots[name]] == []
 
 
+def test_an_extension_says_which_others_it_uses():
+    used = {}
+    for name, targets in graph(SOURCES).items():
+        if name.startswith(f"{EXTENSIONS}."):
+            others = {extension(one) for one in targets if one.startswith(f"{EXTENSIONS}.")}
+            used.setdefault(extension(name), set()).update(others - {extension(name)})
+    said = {one: set(getattr(importlib.import_module(f"{EXTENSIONS}.{one}"), "USES", ())) for one in used}
+    assert used == said
+
+
 def test_no_modules_import_each_other_in_a_circle():
     assert circle(SOURCES) is None
 
