@@ -154,8 +154,8 @@ def test_list_explains_one_routines_flags(capsys):
     out = capsys.readouterr().out
     assert "bmm_fp8" not in out
     assert "--out_dtype                 type of the output: bfloat16 (bfloat16)" in out
-    assert cli.main(["list", "DECODE"]) == 0
-    assert "vllm_decode" in capsys.readouterr().out
+    assert cli.main(["list", "GEMM_FP8"]) == 0
+    assert "group_gemm_fp8_nt_groupwise" in capsys.readouterr().out
 
 
 def test_list_says_the_same_as_json(capsys):

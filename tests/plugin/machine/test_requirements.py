@@ -1,10 +1,11 @@
 """What FlashInfer requires, by its metadata, in environments that have it and that have not; and whose kernels ran."""
 
 import json
-import shlex
 import sys
 
+import distributions
 import pytest
+from distributions import DSL, OLD, installed
 from documents import QUICK
 from made import row, run
 from verdicts import rules, verdict
@@ -16,22 +17,6 @@ from pytest_flashinfer_perf.machine import devices, implementations, provenance,
 
 # What FlashInfer's modules warn of while they are imported is not what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
-DSL = "nvidia-cutlass-dsl"
-OLD = f"{DSL} is 4.5.0, >=4.6.2a0 is required"
-
-
-def installed(folder, name, version, *requires):
-    """A package as its metadata says it, without files."""
-    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
-    info.mkdir(parents=True)
-    lines = [
-        "Metadata-Version: 2.1",
-        f"Name: {name}",
-        f"Version: {version}",
-        *(f"Requires-Dist: {one}" for one in requires),
-    ]
-    (info / "METADATA").write_text("\n".join(lines) + "\n")
 
 
 def forget():
@@ -51,11 +36,7 @@ def alone(tmp_path, monkeypatch):
 
 @pytest.fixture
 def sides(tmp_path):
-    """Two folders for PYTHONPATH: of a FlashInfer with what it requires, and of one with an older package."""
-    for name, version in (("with", "4.8.1"), ("without", "4.5.0")):
-        installed(tmp_path / name, "flashinfer-python", "9.0", f"{DSL}>=4.6.2a0")
-        installed(tmp_path / name, DSL, version)
-    return tmp_path / "with", tmp_path / "without"
+    return distributions.sides(tmp_path)
 
 
 @pytest.fixture
@@ -226,22 +207,3 @@ def test_a_complete_and_an_incomplete_flashinfer_are_not_compared_unless_that_is
 def test_another_implementation_stands_in_the_verdict_in_words(before, after, sentence):
     [judged] = judge([run(row(**before))], [run(row(**after))], rules()).cases
     assert [one for one in words.remarks(judged) if "implementation" in one] == ([sentence] if sentence else [])
-
-
-@pytest.mark.parametrize("command", ["ab", "prove"])
-def test_an_incomplete_side_is_refused_before_anything_is_measured(command, sides, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    complete, incomplete = (
-        f"env PYTHONPATH={shlex.quote(str(folder))} {shlex.quote(sys.executable)}" for folder in sides
-    )
-    own = {"ab": ["--base", complete, "--head", incomplete], "prove": ["--python", incomplete]}[command]
-    words = [command, *own, "--output=out"]
-    assert cli.main([*words, "--", "--perf-device=cpu", "nowhere.py"]) == 2
-    name = {"ab": "head", "prove": "python"}[command]
-    cure = "install it, or admit it with --perf-gate-allow=requirements"
-    assert f"{name}: FlashInfer is incomplete: {OLD}: {cure}" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-    assert cli.main([*words, "--perf-gate-allow=requirements", "--", "--perf-device=cpu", "nowhere.py"]) == 2
-    told = capsys.readouterr().err
-    assert f"{name}: FlashInfer is incomplete: {OLD}\n" in told
-    assert "nowhere.py" in told

@@ -7,7 +7,7 @@ from importlib import resources
 
 import pytest
 import row_documents
-from documents import QUICK, ROOT
+from documents import ROOT
 from hypothesis import example, given
 from hypothesis import strategies as st
 from schemas import faults
@@ -15,16 +15,16 @@ from schemas import faults
 from pytest_flashinfer_perf.rows import fields, row
 from pytest_flashinfer_perf.rows.fields import FieldError
 from pytest_flashinfer_perf.rows.parts import DECLARED
-from pytest_flashinfer_perf.rows.row import NAMES, PARTS
+from pytest_flashinfer_perf.rows.row import PARTS
 
 PACKAGE = ROOT / "pytest_flashinfer_perf"
 SCHEMA = json.loads(resources.files("pytest_flashinfer_perf.rows").joinpath("extra_info.schema.json").read_text())
 PREFILL = "--page_size 4 --batch_size 1 --s_qo 4 --s_kv 8 --num_qo_heads 2 --num_kv_heads 1 --head_dim_qk 16 -vv"
 MOE = "--num_tokens 2 --hidden_size 16 --intermediate_size 16 --num_experts 2 --top_k 1"
-LINES = f"""
---routine BatchPrefillWithPagedKVCacheWrapper {PREFILL} --backends torch
---routine cutlass_fused_moe {MOE} --backends torch
-"""
+CASES = (
+    f"--perf-case=--routine BatchPrefillWithPagedKVCacheWrapper {PREFILL} --backends torch",
+    f"--perf-case=--routine cutlass_fused_moe {MOE} --backends torch",
+)
 OWN = """
 import torch
 
@@ -38,13 +38,10 @@ def test_plain(benchmark):
 
 
 @pytest.fixture
-def written(pytester):
+def written(session):
     """The records of a case with `-vv`, of a MoE, of a test's own call, and of a plain benchmark."""
-    pytester.makepyfile(test_own=OWN)
-    pytester.makefile(".txt", lines=LINES)
-    done = pytester.runpytest(*QUICK, "--benchmark-json=run.json", "lines.txt", "test_own.py")
-    done.assert_outcomes(passed=4)
-    return json.loads((pytester.path / "run.json").read_text())["benchmarks"]
+    of_cases = session("--import-mode=importlib", *CASES).document["benchmarks"]
+    return [*of_cases, *session(test_own=OWN).document["benchmarks"]]
 
 
 def test_what_is_written_fits_the_schema_and_is_read_as_it_was(written):
@@ -69,15 +66,6 @@ def test_the_reader_and_the_schema_agree_on_every_value(name, value):
     is_wrong = list(faults(SCHEMA["properties"][name], value))
     with pytest.raises(FieldError, match=f"x: {name}") if is_wrong else nullcontext():
         fields.value(kind, value, f"x: {name}")
-
-
-def test_the_schema_and_the_tables_are_those_of_the_types():
-    """Both are written by `python tools/row_documents.py`, and have the parts of all extensions that come along."""
-    made, page = row_documents.schema(), row_documents.PAGE.read_text()
-    assert made["properties"].items() <= SCHEMA["properties"].items()
-    assert made["properties"].keys() == NAMES | DECLARED.keys()
-    assert {*made["required"]} <= {*SCHEMA["required"]} == SCHEMA["properties"].keys()
-    assert all(line in page for table in row_documents.table() for line in table.splitlines())
 
 
 def keys_of_rows(source):
