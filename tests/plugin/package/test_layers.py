@@ -115,9 +115,7 @@ def test_each_package_imports_only_what_lies_below_it():
 
 
 # What the core still imports: each entry goes with the hook that replaces it.
-STILL_KNOWN = {
-
-}
+STILL_KNOWN = {}
 
 
 def test_the_core_knows_no_extension():
