@@ -114,13 +114,14 @@ def test_each_package_imports_only_what_lies_below_it():
     assert list(upward(SOURCES)) == []
 
 
-# What the core still imports: each entry goes with the hook that replaces it.
-STILL_KNOWN = {}
+def test_the_core_imports_no_extension():
+    assert list(known_extensions(SOURCES)) == []
 
 
-def test_the_core_knows_no_extension():
-    still = {(module, name) for module, names in STILL_KNOWN.items() for name in names}
-    assert set(known_extensions(SOURCES)) == still
+def test_an_extension_that_is_imported_is_named():
+    planted = {**SOURCES, f"{PACKAGE}.gate.x": f"def planted():
+    from {EXTENSIONS} import fuzz"}
+    assert list(known_extensions(planted)) == [("gate/x.py", "fuzz")]
 
 
 def test_what_times_a_call_and_what_reads_a_row_need_no_pytest():
