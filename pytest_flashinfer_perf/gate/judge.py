@@ -57,10 +57,10 @@ def _screened(case: ComparedCase, base: Sequence[Run], head: Sequence[Run], rule
     """All but the change itself: that is decided when all cases are known."""
     asked = rules.thresholds.of(case.rows[0]) if case.rows else Threshold()
     broken = tuple(_broken(case, asked, rules))
-    unknown = [one.sentence for one in broken if one.unknown]
+    lacking = [one.sentence for one in broken if one.unknown]
     found = match.trouble(case, base, head, same_library=asked.same_library, allowed=rules.allowed)
-    if found is None and unknown:
-        found = Trouble(Reason.NO_FIGURE, "; ".join(unknown))
+    if found is None and lacking:
+        found = Trouble(Reason.NO_FIGURE, "; ".join(lacking))
     if found:
         verdict = Verdict.MISSING if found.missing else Verdict.INVALID
         admitted = match.is_admitted(found, rules.allowed)

@@ -34,8 +34,7 @@ from pytest_flashinfer_perf.files import FileError, read_json, write_json, write
 from pytest_flashinfer_perf.gate import document, markdown, words
 from pytest_flashinfer_perf.gate.match import Reason
 from pytest_flashinfer_perf.gate.pairs import PairPlan
-from pytest_flashinfer_perf.gate.thresholds import Thresholds
-from pytest_flashinfer_perf.gate.verdict import Judgement
+from pytest_flashinfer_perf.gate.verdict import Judgement, Rules
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.printing import say, show
 from pytest_flashinfer_perf.rows import fields
@@ -280,20 +279,21 @@ def _sure(finding: CaseFinding) -> str:
 
 def _save_verdicts(folder: Path, question: Question, judgement: Judgement) -> None:
     there = folder / question.folder
-    write_whole(there / "thresholds.toml", _toml(judgement.rules.thresholds))
+    write_whole(there / "thresholds.toml", _toml(judgement.rules))
     write_whole(there / "verdicts.json", document.text(judgement))
     write_whole(there / "verdicts.md", markdown.text(judgement))
 
 
-def _toml(thresholds: Thresholds) -> str:
+def _toml(rules: Rules) -> str:
     """The thresholds as a settings file."""
-    lines = (f"{json.dumps(glob)} = {{ {_limits(entry)} }}\n" for glob, entry in thresholds.entries)
+    shares = ("slower", *(one.slower for one in rules.quantities))
+    entries = rules.thresholds.entries
+    lines = (f"{json.dumps(glob)} = {{ {_limits(entry, shares)} }}\n" for glob, entry in entries)
     return "[thresholds]\n" + "".join(lines)
 
 
-def _limits(entry: object) -> str:
+def _limits(entry: Mapping[str, Any], shares: Sequence[str]) -> str:
     """The settings that decide whether a case changed, without those for absolute limits."""
-    values = dict(entry) if isinstance(entry, dict) else {}
-    fields = [f'{name} = "{100 * values[name]:.12f}%"' for name in ("slower", "slower_host") if name in values]
-    fields += [f"floor_us = {values['floor_us']!r}"] if "floor_us" in values else []
+    fields = [f'{name} = "{100 * entry[name]:.12f}%"' for name in shares if name in entry]
+    fields += [f"floor_us = {entry['floor_us']!r}"] if "floor_us" in entry else []
     return ", ".join(fields)

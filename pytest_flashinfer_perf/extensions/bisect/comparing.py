@@ -52,8 +52,10 @@ class Times:
     def __call__(self, question: Question) -> Mapping[str, CaseFinding]:
         rules = self.rules
         if question.levels:  # instead of the settings file's thresholds, and without an absolute floor
-            name, levels = "slower_host" if rules.quantity else "slower", question.levels.items()
-            entries = ((escape(case), {name: math.expm1(level), "floor_us": 0.0}) for case, level in levels)
+            of_figure = {name: one.slower for one in rules.quantities for name in one.names}
+            limit = of_figure[rules.quantity] if rules.quantity else "slower"
+            levels = question.levels.items()
+            entries = ((escape(case), {limit: math.expm1(level), "floor_us": 0.0}) for case, level in levels)
             rules = replace(rules, thresholds=Thresholds(tuple(entries)))
         plan = PairPlan(self.pairs, self.most_pairs)
         try:
