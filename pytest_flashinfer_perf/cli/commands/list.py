@@ -19,7 +19,6 @@ EXAMPLE = """examples:
   flashinfer-perf list
   flashinfer-perf list mm_fp8
   flashinfer-perf list decode
-  flashinfer-perf list --api rope
 """
 
 
@@ -29,8 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     instead = loading.joined(loading.manager().hook.pytest_perf_lists())
     for one in instead:
         parser.add_argument(f"--{one.name}", action="store_const", dest="list", const=one, help=one.help)
-    which = "Name of a routine or of an API, or part of it. Default: all."
-    parser.add_argument("routine", nargs="?", default="", help=which)
+    parser.add_argument("routine", nargs="?", default="", help="Name, or part of it. Default: all.")
     add_json(parser)
     known = parser.parse_args(arguments)
     if known.list is not None:
