@@ -73,6 +73,12 @@ def publish(judgement: Judgement, args: argparse.Namespace) -> int:
     return judgement.exit_code
 
 
+def keep(judgement: Judgement, folder: Path) -> None:
+    """Write the verdicts beside the results that they are of."""
+    for name, suffix in (("json", "json"), ("markdown", "md")):
+        write_whole(folder / f"verdicts.{suffix}", WRITERS[name](judgement))
+
+
 # Options of the commands that start processes to measure in.
 
 PYTHON = option(

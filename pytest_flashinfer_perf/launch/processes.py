@@ -25,7 +25,8 @@ from typing import Any, Generic, TypeVar
 
 from pytest_flashinfer_perf.gate import markdown, read
 from pytest_flashinfer_perf.gate.match import Reason
-from pytest_flashinfer_perf.machine import requirements
+from pytest_flashinfer_perf.machine import another_process, requirements
+from pytest_flashinfer_perf.machine.another_process import NoAnswerError
 from pytest_flashinfer_perf.machine.requirements import Unmet
 from pytest_flashinfer_perf.printing import say
 from pytest_flashinfer_perf.rows.formatting import counted, last_lines
@@ -219,15 +220,6 @@ def verify_complete(where: Environment, allowed: frozenset[str]) -> None:
         say(f"{where.name}: FlashInfer is incomplete: {lacking}")
 
 
-def answer(program: str, *arguments: str) -> str:
-    """What a Python program prints, in a process of its own, so that this one does not initialise a GPU."""
-    words = [sys.executable, "-c", program, *arguments]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603 - our own program
-    if done.returncode:
-        raise RunError(last_lines(done.stderr, 1))
-    return done.stdout.strip()
-
-
 def gpu(arguments: Sequence[str]) -> str | None:
     """The UUID of the GPU that a run with these arguments would use. A child looks it up and gives it back."""
     known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -236,8 +228,8 @@ def gpu(arguments: Sequence[str]) -> str | None:
     if spec == "cpu":  # without asking, which would import torch
         return None
     try:
-        return answer(PROBE, spec) or None
-    except RunError as error:
+        return another_process.answer(PROBE, spec) or None
+    except NoAnswerError as error:
         raise RunError(f"no device to measure on: {error}") from error
 
 

@@ -6,8 +6,6 @@ import functools
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +17,8 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.errors import is_installed
-from pytest_flashinfer_perf.machine import builds
+from pytest_flashinfer_perf.machine import another_process, builds
+from pytest_flashinfer_perf.machine.another_process import NoAnswerError
 from pytest_flashinfer_perf.rows.row import Identity
 from pytest_flashinfer_perf.session import case_endings, journal, reports, stash
 from pytest_flashinfer_perf.session.case_endings import Death
@@ -96,19 +95,15 @@ def gpus_of_session() -> list[str]:
 @functools.cache
 def _uuids(visible: str | None) -> list[str]:
     """Asked of another process, since what a process can see is settled when it first looks."""
-    seen = {} if visible is None else {VISIBLE: visible}
     program = (
         "import json, torch; count = torch.cuda.device_count(); "
         "print(json.dumps([f'GPU-{torch.cuda.get_device_properties(i).uuid}' for i in range(count)]))"
     )
-    done = subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-c", program], env={**os.environ, **seen}, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        from pytest_flashinfer_perf.machine.devices import DeviceError
-
-        raise DeviceError(f"the GPUs of this host could not be listed: {done.stderr.strip()[-300:]}")
-    uuids: list[str] = json.loads(done.stdout.splitlines()[-1])
+    try:
+        told = another_process.answer(program, **({} if visible is None else {VISIBLE: visible}))
+    except NoAnswerError as error:
+        raise NoAnswerError(f"the GPUs of this host could not be listed: {error}") from error
+    uuids: list[str] = json.loads(told.splitlines()[-1])
     return uuids
 
 

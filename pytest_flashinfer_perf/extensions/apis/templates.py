@@ -7,7 +7,6 @@ import hashlib
 import importlib.util
 import itertools
 import json
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ import platformdirs
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.machine import another_process
+from pytest_flashinfer_perf.machine.another_process import NoAnswerError
 from pytest_flashinfer_perf.machine.requirements import PROJECT, version
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
@@ -134,14 +135,12 @@ def _kept_at(origin: Path) -> Path:
 
 def _asked(kept: Path) -> Registry:
     package = str(Path(__file__).parents[3])
-    child = subprocess.run(  # noqa: S603 - this interpreter, on a module of this package
-        [sys.executable, "-c", PROGRAM, package, *sys.path], capture_output=True, text=True, check=False
-    )
-    if child.returncode:
-        last = (child.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-        raise DiscoveryError(f"FlashInfer's trace templates cannot be listed: {last}")
-    found = fields.read(Registry, json.loads(child.stdout), "templates")
-    write_whole(kept, child.stdout)
+    try:
+        told = another_process.answer(PROGRAM, package, *sys.path)
+    except NoAnswerError as error:
+        raise DiscoveryError(f"FlashInfer's trace templates cannot be listed: {error}") from error
+    found = fields.read(Registry, json.loads(told), "templates")
+    write_whole(kept, told)
     return found
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from pytest_flashinfer_perf.cli import judging
 from pytest_flashinfer_perf.cli.commands import parser_of
 from pytest_flashinfer_perf.extensions.bisect import histories, subjects
-from pytest_flashinfer_perf.files import write_json, write_whole
-from pytest_flashinfer_perf.gate import document, markdown
+from pytest_flashinfer_perf.files import write_json
 from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.verdict import Judgement, Rules
 from pytest_flashinfer_perf.launch import processes
@@ -124,8 +123,7 @@ class PairedRuns:
         session = {"wall_s": self._seconds, "pair_s": self.pair.seconds, **how}
         session |= {where.name: list(where.command) for where in (self.base, self.head)}
         write_json(self.output / "session.json", session)
-        write_whole(self.output / "verdicts.json", document.text(judgement))
-        write_whole(self.output / "verdicts.md", markdown.text(judgement))
+        judging.keep(judgement, self.output)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -31,7 +31,7 @@ from pytest_flashinfer_perf.extensions.bisect.search import (
 )
 from pytest_flashinfer_perf.extensions.bisect.subjects import Commits, Subject
 from pytest_flashinfer_perf.files import FileError, read_json, write_json, write_whole
-from pytest_flashinfer_perf.gate import document, markdown, words
+from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.match import Reason
 from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.verdict import Judgement, Rules
@@ -280,8 +280,7 @@ def _sure(finding: CaseFinding) -> str:
 def _save_verdicts(folder: Path, question: Question, judgement: Judgement) -> None:
     there = folder / question.folder
     write_whole(there / "thresholds.toml", _toml(judgement.rules))
-    write_whole(there / "verdicts.json", document.text(judgement))
-    write_whole(there / "verdicts.md", markdown.text(judgement))
+    judging.keep(judgement, there)
 
 
 def _toml(rules: Rules) -> str:

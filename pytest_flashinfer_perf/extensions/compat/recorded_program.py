@@ -24,6 +24,7 @@ from typing import Any
 from pytest_flashinfer_perf.engine.measure import Measurement
 from pytest_flashinfer_perf.engine.timing import Timing
 from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.launch.child_process import cause
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.fields import FieldError
@@ -151,9 +152,8 @@ def ran(path: Path, how: Instructions, folder: Path, seconds: float) -> list[Pro
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     if status:
-        ended = f"exit code {status}" if status > 0 else signal.Signals(-status).name
         told = last_lines((folder / OUTPUT).read_text(errors="replace"), LINES)
-        raise ProgramError(f"{path} ended with {ended}:\n{told}")
+        raise ProgramError(f"{path} ended with {cause(status)}:\n{told}")
     return _read(folder / CALLS, path)
 
 

@@ -24,7 +24,7 @@ from pytest_flashinfer_perf.extensions.prebuild.modules import Needed
 from pytest_flashinfer_perf.extensions.prebuild.patches import pretend_cudnn
 from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.machine import builds
+from pytest_flashinfer_perf.machine import another_process, builds
 from pytest_flashinfer_perf.plugin import options
 from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.session.stash import SETTINGS, case_of
@@ -193,7 +193,7 @@ def architectures() -> str:
     """The architectures that the variable names, or those of the GPUs here, which a child process looks up."""
     if named := os.environ.get(ARCHITECTURES, "").strip():
         return named
-    if not (found := processes.answer(PROBE)):
+    if not (found := another_process.answer(PROBE)):
         raise PrebuildError(f"there is no GPU to compile for: name one, such as {ARCHITECTURES}=9.0a")
     return found
 
