@@ -1,6 +1,5 @@
-import pytest
+"""vLLM's decode, where the extension is that has its routine."""
 
+from pytest_flashinfer_perf.plugin.cases import family_tests
 
-@pytest.mark.perf_cases("vllm_decode")
-def test_vllm_decode(perf, case):
-    perf(case)
+globals().update({name: test for name, test in family_tests("attention").items() if name == "test_vllm_decode"})
