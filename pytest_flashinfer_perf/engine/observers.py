@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pytest_flashinfer_perf.engine.cupti import Recorder
 from pytest_flashinfer_perf.engine.target import Target
@@ -54,6 +54,7 @@ class Reached:
     parts: Mapping[str, Any] = field(default_factory=dict)
 
 
+@runtime_checkable
 class OwnRoof(Protocol):
     """The roof of calls that something else than their device limits, as the links between several processes."""
 

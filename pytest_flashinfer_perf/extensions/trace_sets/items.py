@@ -6,7 +6,7 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -23,7 +23,6 @@ from pytest_flashinfer_perf.extensions.trace_sets.judge import EvaluationResult,
 from pytest_flashinfer_perf.rows.formatting import last_lines
 from pytest_flashinfer_perf.rows.row import Identity, Row, Setup
 from pytest_flashinfer_perf.session.stash import IDENTITY, SETTINGS, measures
-from pytest_flashinfer_perf.session.workers import usage_errors_sent
 from pytest_flashinfer_perf.settings.option import DEFAULT_SEED
 from pytest_flashinfer_perf.spec import flags
 
@@ -64,12 +63,14 @@ class Evaluations:
         asked = BenchmarkConfig.from_yaml(given, **overrides) if given else BenchmarkConfig.default(**overrides)
         return cls(sets, config.stash[SETTINGS], Way.of(config), asked)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """Before the clocks of all tests are wound."""
-        with usage_errors_sent(session.config):
-            for one in self._sets:
-                items.extend(self._items(session, one))
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(
+        self, session: pytest.Session, items: list[pytest.Item]
+    ) -> Generator[None, object, object]:
+        """Before the plugin gives all tests their clocks."""
+        for one in self._sets:
+            items.extend(self._items(session, one))
+        return (yield)
 
     def _items(self, session: pytest.Session, asked: Asked) -> Iterator[pytest.Item]:
         outside = not asked.root.is_relative_to(session.config.rootpath)

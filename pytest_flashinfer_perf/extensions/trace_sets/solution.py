@@ -213,7 +213,7 @@ def _possible(timing: Timing | None, waited: float, task: Task) -> Timing:
     if total > waited:
         sentence = f"timed calls of {duration(total)} when all of it took {duration(waited)}"
         raise ImpossibleTimeError(f"impossible time: {sentence}")
-    return timing
+    return replace(timing, seen=replace(timing.seen, traced={}, parts={}))  # of which a solution says nothing
 
 
 def _ended(error: EndedError, task: Task) -> SolutionError:

@@ -11,13 +11,13 @@ import traceback
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from flashinfer_bench.compile import BuilderRegistry, Runnable
 from flashinfer_bench.data import Definition, EvaluationStatus, Solution
 from flashinfer_bench.logging import configure_logging
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 from torch import Tensor
 
 from pytest_flashinfer_perf.engine import graphs
@@ -44,6 +44,8 @@ class Reply:
     unjoined: bool = False
     timing: Timing | None = None
     peak_memory_bytes: int | None = None
+
+    __pydantic_config__: ClassVar = ConfigDict(arbitrary_types_allowed=True)  # of a timing, in JSON always None
 
 
 REPLY = TypeAdapter(Reply)
