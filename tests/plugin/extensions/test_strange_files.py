@@ -5,17 +5,28 @@ import functools
 
 import pytest
 from made import document, row
-from mutations import as_json, few_and, said_of
+from mutations import as_json, as_text, few_and, said_of
 
+from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.extensions.bisect import search as findings_of_a_search
 from pytest_flashinfer_perf.extensions.fuzz import findings
 from pytest_flashinfer_perf.extensions.fuzz.asked import is_finding
 from pytest_flashinfer_perf.extensions.shards import shards
+from pytest_flashinfer_perf.gate import rules
+from pytest_flashinfer_perf.settings import project_file
 
 FOUND = {"number": 1, "stage": "ends", "base": "a", "head": "b", "seconds": 1.5}
 FOUND["cases"] = {"c": {"answer": 1, "sentence": "s", "facts": ["f"]}}
 FINDING = {"flashinfer_perf_finding": 1, "line": ["--routine", "mm_fp8", "--m", "4"], "case": "c"}
 RUN = document(*(row(f"decode/b16-{name}") for name in ("fa2", "fa3")), commit="0123456789abcdef")
+
+
+SETTINGS = """
+[thresholds]
+"gemm/*" = { slower_host = "5 %", max_launches = 3, no_sync = false }
+[models]
+"llama*" = { slower_step = "1%", max_step_us = 900.0 }
+"""
 
 
 def read_finding(path):
@@ -24,16 +35,20 @@ def read_finding(path):
             findings.line_of(path)
 
 
+def read_settings(path):
+    rules.read(project_file.read(path), loading.manager().hook)
+
+
 READERS = {
-    "durations of shards": (shards.seconds, RUN),
-    "findings of bisect": (functools.partial(findings_of_a_search.read_journal, compare=None), [FOUND]),
-    "finding": (read_finding, FINDING),
+    "durations of shards": (shards.seconds, as_json, RUN),
+    "findings of bisect": (functools.partial(findings_of_a_search.read_journal, compare=None), as_json, [FOUND]),
+    "finding": (read_finding, as_json, FINDING),
+    "settings": (read_settings, as_text, SETTINGS),
 }
 
 
 @few_and(2500, 120)
 @pytest.mark.parametrize("kind", READERS)
 def test_a_file_is_read_or_refused_with_a_sentence_that_names_it(tmp_path, kind, count):
-    read, good = READERS[kind]
-    said = said_of(tmp_path / "strange", read, as_json, good, count)
+    said = said_of(tmp_path / "strange", *READERS[kind], count)
     assert len(said) > 10 or kind == "finding"

@@ -153,9 +153,7 @@ JOURNAL = [
 SETTINGS = """
 [thresholds]
 "attention/decode*" = { slower = "2%", floor_us = 0.5, max_vs_backend = { backend = "fa2", ratio = 1.0 } }
-"gemm/*" = { same_library = true, slower_host = "5 %", max_launches = 3, no_sync = false }
-[models]
-"llama*" = { slower_step = "1%", max_step_us = 900.0 }
+"gemm/*" = { same_library = true }
 [tolerances]
 "decode/fa2" = { rtol = 0.1, atol = 1, output = 1, reason = "x" }
 [quarantine]
