@@ -54,7 +54,8 @@ LOWEST := $(VENV)/lowest
 FLOORS := sed -n 's/^  "\(pytest[a-z-]*\|hypothesis\)>=\([0-9.]*\)",$$/\1==\2/p' pyproject.toml
 
 # The core is all but these.
-BEYOND_CORE := pytest_flashinfer_perf/extensions tests/plugin/extensions tests/comm tests/api
+BEYOND_CORE := pytest_flashinfer_perf/extensions tests/plugin/extensions tests/comm tests/api \
+  tests/attention/test_vllm_decode.py
 CORE := $(RESULTS)/core
 ON_CORE := $(LIMITED) $(abspath $(BIN))/python -m pytest
 

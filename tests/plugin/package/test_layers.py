@@ -119,8 +119,9 @@ def test_the_core_imports_no_extension():
 
 
 def test_an_extension_that_is_imported_is_named():
-    planted = {**SOURCES, f"{PACKAGE}.gate.x": f"if TYPE_CHECKING: from {EXTENSIONS}.fuzz import search"}
-    assert list(known_extensions(planted)) == [("gate/x.py", "fuzz")]
+    known = f"if TYPE_CHECKING: from {EXTENSIONS}.planted import search"
+    planted = {**SOURCES, f"{EXTENSIONS}.planted": "", f"{PACKAGE}.gate.x": known}
+    assert list(known_extensions(planted)) == [("gate/x.py", "planted")]
 
 
 def test_what_times_a_call_and_what_reads_a_row_need_no_pytest():

@@ -31,7 +31,7 @@ def with_median(value):
         ("{", "Expecting"),
         ("[]", "it has no benchmarks"),
         (document(flashinfer_perf=None), "is no run of this plugin"),
-        (document(flashinfer_perf={"schema": 3}), "has schema 3, this version reads 1 and 2"),
+        (document(flashinfer_perf={"schema": 3}), "has schema 3, this version reads 2"),
         (
             document({**benchmark(), "stats": None}),
             "benchmark 0 (t.py::test_decode[fa2]): stats must be an object, got None",

@@ -44,7 +44,8 @@ def written(session):
 
 def test_what_is_written_fits_the_schema_and_is_read_as_it_was(written):
     *ours, plain = written
-    assert [fault for record in ours for fault in faults(SCHEMA, record["extra_info"])] == []
+    known = {**SCHEMA, "required": row_documents.schema()["required"]}  # without extensions less is
+    assert [fault for record in ours for fault in faults(known, record["extra_info"])] == []
     assert [row.read(record, "x").extra_info() for record in ours] == [record["extra_info"] for record in ours]
     assert [row.read(record, "x").is_ours for record in written] == [True, True, True, False]
     assert row.read(ours[2], "x").facts == {"mine": {"any": [1, 2]}}
