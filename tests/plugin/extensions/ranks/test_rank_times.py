@@ -1,6 +1,7 @@
 """What is told of times of several ranks."""
 
 from pytest_flashinfer_perf.extensions.ranks.rank_times import BUS_FACTORS, RankTimes
+from pytest_flashinfer_perf.extensions.ranks.timing import LinkRoof
 
 
 def ranks(**more):
@@ -19,3 +20,14 @@ def test_bandwidths_of_ranks_are_those_of_their_links():
     assert ranks().carrying(None, 1.0).shares() == ranks(collective=None).carrying(1e9, 1.0).shares() == {}
     assert ranks().conditions == "4 ranks over nccl (ring), last end"
     assert (ranks().is_without_multicast, ranks(transport="multicast allowed").is_without_multicast) == (True, False)
+
+
+def test_calls_of_several_processes_are_held_against_their_links():
+    links = {"measured": 4.0, "datasheet": 6.0}
+    seen = LinkRoof(ranks(links_gb_per_s=links)).reached(2e9, 1.0, "datasheet")
+    assert (seen.sol_pct, seen.bound, seen.peaks, seen.limit_pct) == (50.0, "link", "datasheet", 50.0)
+    assert seen.parts["ranks"].busbw_gb_per_s == 3.0
+    with_multicast = ranks(links_gb_per_s=links, transport="multicast allowed")
+    assert LinkRoof(with_multicast).reached(2e9, 1.0, "measured").limit_pct is None, "fewer bytes cross the links"
+    unknown = LinkRoof(ranks(links_gb_per_s=links)).reached(None, 1.0, "measured")
+    assert (unknown.sol_pct, unknown.bound, unknown.parts["ranks"].ranks) == (None, None, 4)
