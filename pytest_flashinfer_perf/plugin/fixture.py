@@ -127,7 +127,6 @@ class Perf:
 
     def _checked(self, seen: Measurement) -> None:
         """Record the result of the check; without a time there is no row."""
-        benchmark_rows.leave_out(self._benchmark)
         self._node.stash[stash.CHECKED] = row.refcheck(seen)
 
     def time(  # noqa: PLR0913 - one argument per property of a call
@@ -168,6 +167,7 @@ class Perf:
             is_inferred = call.flops_dtype is None
             cost = Cost(measured.flops or 0.0, measured.bytes or 0.0, measured.flops_dtype or "", inferred=is_inferred)
             if self._settings.checking.only:
+                benchmark_rows.leave_out(self._benchmark)
                 self._checked(measured)
             else:
                 self._record(measured, self._own_row(measured, cost))
