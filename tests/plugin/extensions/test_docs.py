@@ -13,7 +13,7 @@ import pytest
 from documents import DOCS, EVIDENCE, PAGES, QUICK, README, RECORDS, ROOT, blocks, commands_of, each, help_of, verify
 
 import pytest_flashinfer_perf as package
-from pytest_flashinfer_perf import Measuring, cli
+from pytest_flashinfer_perf import Measuring, cli, loading
 from pytest_flashinfer_perf.cli.commands import all_commands
 from pytest_flashinfer_perf.extensions.shards import shards
 from pytest_flashinfer_perf.launch import processes
@@ -154,7 +154,9 @@ def test_the_api_page_has_every_public_name_and_field(api):
     assert sorted(re.findall(r"^### (\w+)$", text, re.MULTILINE)) == sorted(package.__all__)
     assert {*api} == {*package.__all__, "Perf"} - {"Measurement"}
     [markers] = re.findall(r"^## Markers\n\n(.*?):", text, re.MULTILINE | re.DOTALL)
-    assert {*re.findall(r"`(\w+)`", markers)} == {re.match(r"\w+", marker)[0] for marker in MARKERS}
+    assert {*re.findall(r"`(\w+)`", markers)} == {
+        re.match(r"\w+", marker)[0] for marker in (*MARKERS, *loading.markers(loading.manager()))
+    }
     written = {node.targets[0].id: ast.literal_eval(node.value) for node in api["Measuring"].body}
     assert written == {f.name: f.default for f in fields(Measuring)}
 
