@@ -79,7 +79,8 @@ class Instructions:
         test = f"{self.test}[{self.number}]"
         how = self.settings.of_test(test, self.settings.measuring.changed_by(asked), once=self.once)
         seen = call(how, self.device, test)
-        _add(ProgramCall(_line(), seen.timing, seen.flops_dtype, seen.peak_memory_bytes, seen.planted))
+        timing = replace(seen.timing, seen=replace(seen.timing.seen, traced={}))  # which observers have looked at
+        _add(ProgramCall(_line(), timing, seen.flops_dtype, seen.peak_memory_bytes, seen.planted))
         return seen
 
 
