@@ -1,6 +1,7 @@
 """What the processes that a session starts do with its options, from the command line or an ini file."""
 
 import pytest
+from declared import here
 from decode_cases import QUICK, TEST
 
 from pytest_flashinfer_perf.plugin import options
@@ -39,5 +40,5 @@ def test_a_suspect_is_measured_again_although_the_session_has_options_of_its_own
     measured = (*QUICK, "--perf-iters=5", "--perf-backends=torch", "-W", "ignore")
     suite.runpytest(*measured, "--benchmark-json=base.json").assert_outcomes(passed=2)
     suite.makeconftest(TAKES.format(seconds=1e-3))
-    done = suite.runpytest(*measured, "--perf-gate=base.json", "--perf-shard=2/2")
+    done = suite.runpytest(*measured, "--perf-gate=base.json", *here(["--perf-shard=2/2"]))
     done.stdout.fnmatch_lines(["*measured again: +900*"])

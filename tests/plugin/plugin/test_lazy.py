@@ -117,8 +117,9 @@ def pytest_unconfigure():
 @pytest.mark.parametrize("is_theirs", [False, True])
 def test_imports_of_a_session_with_cases_are_no_garbage_to_look_for(session, pytester, is_theirs):
     """Torch's half a million objects: each look at all of them takes 0.2 s."""
-    own = () if is_theirs else ("--import-mode=importlib", f"--perf-case=--routine {DECODE} --backends torch {TINY}")
-    session(*own, process=True, quick=not is_theirs, conftest=COLLECTING, test_a=PLAIN)
+    more = {} if is_theirs else {"test_b": LATE["a case"]}
+    own = () if is_theirs else ("--perf-backends=torch",)
+    session(*own, process=True, quick=not is_theirs, conftest=COLLECTING, test_a=PLAIN, **more)
     while_collecting, while_running, frozen = json.loads((pytester.path / "garbage.json").read_text())
     assert while_running, "it is only off meanwhile"
     assert (while_collecting, frozen > 100_000) == (is_theirs, not is_theirs)
