@@ -169,7 +169,6 @@ class Perf:
             if self._settings.checking.only:
                 benchmark_rows.leave_out(self._benchmark)
                 self._checked(measured)
-                benchmark_rows.leave_out(self._benchmark)
             else:
                 self._record(measured, self._own_row(measured, cost))
         return measured
