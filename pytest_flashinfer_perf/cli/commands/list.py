@@ -25,6 +25,7 @@ EXAMPLE = """examples:
 def main(arguments: Sequence[str]) -> int:
     description = "List routines with their backends, tiers, models and flags. For a named one, explain each flag."
     parser = parser_of("list", description, EXAMPLE)
+    parser.set_defaults(list=None)  # where no extension has a list of its own
     instead = loading.joined(loading.manager().hook.pytest_perf_lists())
     for one in instead:
         parser.add_argument(f"--{one.name}", action="store_const", dest="list", const=one, help=one.help)
