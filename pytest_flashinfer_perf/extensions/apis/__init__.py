@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.settings.option import Option, option
+from pytest_flashinfer_perf.api import Option, option
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.cli.command import Command
+    from pytest_flashinfer_perf.api import Command
     from pytest_flashinfer_perf.spec.case import FlagLine
     from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
@@ -37,7 +37,7 @@ def pytest_perf_markers() -> Sequence[str]:
 
 
 def pytest_perf_lists() -> Sequence[Command]:
-    from pytest_flashinfer_perf.cli.command import Command
+    from pytest_flashinfer_perf.api import Command
 
     sentence = "List FlashInfer's APIs that have a trace template instead."
     return (Command("api", sentence, f"{__name__}.list_command:main"),)
@@ -48,9 +48,9 @@ def pytest_perf_lists() -> Sequence[Command]:
 
 def tests() -> Path:
     """The folder of the suite's test of all APIs."""
-    from pytest_flashinfer_perf.plugin.cases import root
+    from pytest_flashinfer_perf.api import cases
 
-    return root() / "tests" / "api"
+    return cases.root() / "tests" / "api"
 
 
 def pytest_perf_paths(config: pytest.Config) -> Sequence[Path]:
@@ -82,7 +82,7 @@ def pytest_perf_routines_beside(config: pytest.Config) -> Mapping[str, AnyRoutin
 
 
 def _named_in_settings(config: pytest.Config) -> Iterator[str]:
-    from pytest_flashinfer_perf.session.stash import SETTINGS
+    from pytest_flashinfer_perf.api import SETTINGS
 
     settings = config.stash[SETTINGS]
     yield from (entry.which for entry in settings.quarantine)
@@ -90,8 +90,8 @@ def _named_in_settings(config: pytest.Config) -> Iterator[str]:
 
 
 def _all() -> Mapping[str, AnyRoutine]:
+    from pytest_flashinfer_perf.api import usage
     from pytest_flashinfer_perf.extensions.apis.known import all_apis
-    from pytest_flashinfer_perf.settings.usage import errors_of_use
 
-    with errors_of_use():
+    with usage.errors_of_use():
         return all_apis()

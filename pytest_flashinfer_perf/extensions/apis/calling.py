@@ -17,14 +17,12 @@ from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf.checking.check import WrongAnswerError
+from pytest_flashinfer_perf.api import builds, capability, check
 from pytest_flashinfer_perf.engine import cold
 from pytest_flashinfer_perf.extensions.apis import given as made
 from pytest_flashinfer_perf.extensions.apis import registry, samplers, truth
 from pytest_flashinfer_perf.extensions.apis.given import Given, LiveTemplate
 from pytest_flashinfer_perf.extensions.apis.templates import Api
-from pytest_flashinfer_perf.machine import capability
-from pytest_flashinfer_perf.machine.builds import CompileError
 from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, LaunchOptions
 
 WORKSPACE_BYTES = 128 << 20
@@ -44,7 +42,9 @@ def by_flashinfer(api: Api, given: Given, how: LaunchOptions) -> Built[Given]:
     answers = made.first_call(given, trial, partial(made.answers, api, trial, returned))
     for name, tensor in answers.items():
         if tensor.numel() and _is_marked(tensor):
-            raise WrongAnswerError(f"output {name}: the call returns it as it was allocated: no kernel here writes it")
+            raise check.WrongAnswerError(
+                f"output {name}: the call returns it as it was allocated: no kernel here writes it"
+            )
     held = _memory_of_answer(function, given, answers) if template.owner is not None else {}
 
     def launch(given: Given) -> tuple[torch.Tensor, ...]:
@@ -172,7 +172,7 @@ def _refusals(api: Api, device: torch.device) -> Iterator[None]:
     """Errors of the library are refusals, unless the GPU is lost or a module did not compile."""
     try:
         yield
-    except (CompileError, torch.OutOfMemoryError):
+    except (builds.CompileError, torch.OutOfMemoryError):
         raise
     except Exception as error:
         _finish(device)  # raises again if the GPU is lost, which is no refusal

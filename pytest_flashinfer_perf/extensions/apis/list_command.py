@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_flashinfer_perf.cli.commands import add_json, parser_of, show_json
+from pytest_flashinfer_perf.api import commands, fields, printing
 from pytest_flashinfer_perf.extensions.apis.known import unknown
 from pytest_flashinfer_perf.extensions.apis.templates import DiscoveryError, installed, lines
-from pytest_flashinfer_perf.printing import show
-from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.spec.params import ParamError
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = parser_of("list --api", "List FlashInfer's APIs that have a trace template.", "")
+    parser = commands.parser_of("list --api", "List FlashInfer's APIs that have a trace template.", "")
     parser.add_argument("name")
-    add_json(parser)
+    commands.add_json(parser)
     known = parser.parse_args(arguments)
     found = installed()
     if not found.version:
@@ -24,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     if not asked_for:
         raise ParamError(unknown(known.name))
     if known.as_json:
-        show_json([{"name": api.name, **fields.written(api)} for api in asked_for])
+        commands.show_json([{"name": api.name, **fields.written(api)} for api in asked_for])
     else:
-        show(lines(found, known.name))
+        printing.show(lines(found, known.name))
     return 0

@@ -18,11 +18,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.errors import in_one_line
+from pytest_flashinfer_perf.api import capability, errors
 from pytest_flashinfer_perf.extensions.apis.by_hand import completed
 from pytest_flashinfer_perf.extensions.apis.special_cases import ONE_MORE, UNREAD, special
 from pytest_flashinfer_perf.extensions.apis.templates import PART, WHAT_LACKED, Api, Axis, Declared, Registry
-from pytest_flashinfer_perf.machine.capability import HARDWARE
 
 DECORATED = re.compile(r"flashinfer_api\s*\([^)]*trace\s*=")
 BESIDE_AXES = ("device", "seed")
@@ -63,7 +62,7 @@ def _import_decorated(root: Path) -> dict[str, str]:
             try:
                 importlib.import_module(name)
             except Exception as error:  # noqa: BLE001 - whatever its import raises is the reason
-                failed[name] = in_one_line(error)
+                failed[name] = errors.in_one_line(error)
     return failed
 
 
@@ -137,7 +136,7 @@ def _backends(path: str) -> Iterator[str]:
         parameter = inspect.signature(callee).parameters.get("backend") if callee else None
         if parameter is not None:
             decorated = getattr(function, "has_backend_choices", bool)()
-            annotated = [name for name in HARDWARE if decorated and function.is_backend_supported(name)]
+            annotated = [name for name in capability.HARDWARE if decorated and function.is_backend_supported(name)]
             hint = typing.get_type_hints(callee).get("backend") if isinstance(parameter.annotation, str) else None
             listed = [name for name in typing.get_args(hint or parameter.annotation) if isinstance(name, str)]
             usual = [parameter.default] if isinstance(parameter.default, str) else []

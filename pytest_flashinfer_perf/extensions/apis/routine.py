@@ -17,14 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pytest_flashinfer_perf.api import Device, capability
 from pytest_flashinfer_perf.extensions.apis import calling, given, prepare, registry, samplers, shapes, truth
 from pytest_flashinfer_perf.extensions.apis.given import Given, Prepared
 from pytest_flashinfer_perf.extensions.apis.shapes import ApiParams
 from pytest_flashinfer_perf.extensions.apis.special_cases import ONE_RANK, special
 from pytest_flashinfer_perf.extensions.apis.templates import Api
-from pytest_flashinfer_perf.machine import capability
-from pytest_flashinfer_perf.machine.capability import Requirement
-from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.spec import Backend, CannotRunError, Cost, Params, Routine, Tolerance
 from pytest_flashinfer_perf.spec.nested import has_both_signs, tensors
 
@@ -142,7 +140,7 @@ def _activations(api: Api, x: Given) -> Tensor:
 # Where an API can run, from its own decorators; without any, the library's error is the reason of the skip.
 
 
-def requirements(api: Api, backend: str) -> tuple[Requirement, ...]:
+def requirements(api: Api, backend: str) -> tuple[capability.Requirement, ...]:
     packages = (capability.package(module, name, backend) for module, name in capability.PACKAGES.get(backend, ()))
     compilers = (capability.tile_compiler,) if backend == "cutile" else ()
     # Of APIs without a decorator, whose kernels would be downloaded before they are refused.
@@ -157,7 +155,7 @@ def requirements(api: Api, backend: str) -> tuple[Requirement, ...]:
     return (*known, *packages, *compilers, declared(api, backend))
 
 
-def declared(api: Api, backend: str) -> Requirement:
+def declared(api: Api, backend: str) -> capability.Requirement:
     def require(device: Device) -> str | None:
         try:
             function = registry.located(api.path)

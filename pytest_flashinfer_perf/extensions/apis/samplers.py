@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.checking.check import Tolerance
+from pytest_flashinfer_perf.api import check
 from pytest_flashinfer_perf.extensions.apis.given import Given
 from pytest_flashinfer_perf.extensions.apis.templates import Api
 
 # Of right samplers one in a million is called wrong.
 MOST = math.sqrt(math.log(2e6) / 2)
-ALLOWED = Tolerance(0.0, 0.0, math.inf, absolute=MOST)
+ALLOWED = check.Tolerance(0.0, 0.0, math.inf, absolute=MOST)
 ROUNDING = 1e-5  # sums of fp32 may end before or after the last token that is kept
 
 

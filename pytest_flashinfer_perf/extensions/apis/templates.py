@@ -15,14 +15,10 @@ from typing import Any
 
 import platformdirs
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.files import write_whole
+from pytest_flashinfer_perf.api import FlashinferPerfError, fields, file_io, formatting, requirements
 from pytest_flashinfer_perf.machine import another_process
 from pytest_flashinfer_perf.machine.another_process import NoAnswerError
-from pytest_flashinfer_perf.machine.requirements import PROJECT, version
-from pytest_flashinfer_perf.rows import fields
-from pytest_flashinfer_perf.rows.fields import FieldError
-from pytest_flashinfer_perf.rows.formatting import wrapped
+from pytest_flashinfer_perf.machine.requirements import version
 
 PART, WHAT_LACKED = "in part", "what it lacked"  # without the latter it could not be measured
 
@@ -118,7 +114,7 @@ def installed() -> Registry:
     kept = _kept_at(Path(found.origin))
     try:
         return fields.read(Registry, json.loads(kept.read_text(encoding="utf-8")), "templates")
-    except (OSError, ValueError, FieldError):
+    except (OSError, ValueError, fields.FieldError):
         return _asked(kept)
 
 
@@ -126,7 +122,7 @@ def _kept_at(origin: Path) -> Path:
     """By version, by place, since a checkout may change, by what its packages let it import, and by what is by hand."""
     here = Path(__file__).parent
     ours = [here / "special_cases.py", *sorted((here / "by_hand").glob("*.py"))]
-    packages = (PROJECT, "torch", "nvidia-cutlass-dsl", "triton")
+    packages = (requirements.PROJECT, "torch", "nvidia-cutlass-dsl", "triton")
     stated = [str(FORMAT), str(origin), str(origin.stat().st_mtime_ns), *(str(version(one)) for one in packages)]
     stated += [f"{path.name} {path.stat().st_mtime_ns}" for path in ours]
     name = f"{version(packages[0])}-{hashlib.sha256(' '.join(stated).encode()).hexdigest()[:12]}.json"
@@ -140,7 +136,7 @@ def _asked(kept: Path) -> Registry:
     except NoAnswerError as error:
         raise DiscoveryError(f"FlashInfer's trace templates cannot be listed: {error}") from error
     found = fields.read(Registry, json.loads(told), "templates")
-    write_whole(kept, told)
+    file_io.write_whole(kept, told)
     return found
 
 
@@ -163,14 +159,14 @@ def lines(found: Registry, part: str = "") -> Iterator[str]:
     own = f", {by_hand} of them by hand" if by_hand else ""
     yield f"FlashInfer {found.version}: {len(usable)} of {len(asked)} templates can be measured{own}"
     for module, reason in found.failed.items():
-        yield from wrapped(f"  cannot be imported: {module}: {reason}", 12)
+        yield from formatting.wrapped(f"  cannot be imported: {module}: {reason}", 12)
 
 
 def _listed_api(api: Api) -> Iterator[str]:
     yield f"  {api.name}{f' (by hand: {api.by_hand})' if api.by_hand else ''}"
     if api.missing:
-        yield from wrapped(f"    {api.missing}", 14)
+        yield from formatting.wrapped(f"    {api.missing}", 14)
         return
-    yield from wrapped(f"    backends  {' '.join((*api.backends, 'torch'))}", 14)
+    yield from formatting.wrapped(f"    backends  {' '.join((*api.backends, 'torch'))}", 14)
     flags = (f"--{axis.name}" if axis.default is None else f"--{axis.name}={axis.default}" for axis in api.axes)
-    yield from wrapped(f"    flags     {' '.join(flags)}", 14)
+    yield from formatting.wrapped(f"    flags     {' '.join(flags)}", 14)

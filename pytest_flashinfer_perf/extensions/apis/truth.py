@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.checking.check import BY_DTYPE, EXACT, Tolerance
+from pytest_flashinfer_perf.api import FlashinferPerfError, check
 from pytest_flashinfer_perf.engine import cold
-from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.extensions.apis import given as made
 from pytest_flashinfer_perf.extensions.apis.given import Given
 from pytest_flashinfer_perf.extensions.apis.special_cases import SAME_ANSWER, special
@@ -146,13 +145,13 @@ def _alike(name: str, everything: dict[str, Any]) -> Any:
 
 # A value half way between two e2m1 codes may be rounded to either, as up to 3 % of them may be. Neighbouring codes
 # above zero differ by at most half of the larger one.
-PACKED = Tolerance(0.34, 0.6, 0.02, matched=0.97)
+PACKED = check.Tolerance(0.34, 0.6, 0.02, matched=0.97)
 NARROW_TYPES = {
-    dtype: replace(BY_DTYPE[dtype], matched=0.995)
+    dtype: replace(check.BY_DTYPE[dtype], matched=0.995)
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)  # whose values are further apart than these bounds
 }
 HALF = (torch.bfloat16, torch.float16)
-EXPONENTS = Tolerance(0.0, 0.0, 0.02, matched=0.97, absolute=1.0)  # scales that are powers of two: one step off
+EXPONENTS = check.Tolerance(0.0, 0.0, 0.02, matched=0.97, absolute=1.0)  # scales that are powers of two: one step off
 
 
 def is_packed(api: Api, name: str, dtype: torch.dtype) -> bool:
@@ -187,7 +186,7 @@ def _numbers_at(indices: Tensor, arguments: Iterable[Any]) -> Tensor:
     return indices
 
 
-def tolerance(api: Api, name: str, dtype: torch.dtype) -> Tolerance:
+def tolerance(api: Api, name: str, dtype: torch.dtype) -> check.Tolerance:
     """The tolerance for the output's type, or for what is rounded on the way to it."""
     # The kernel of experts with narrow weights rounds what is between its two products, by scales that it finds.
     if api.operation == "moe" and dtype in HALF and any("scale" in one.name for one in api.inputs):
@@ -196,5 +195,5 @@ def tolerance(api: Api, name: str, dtype: torch.dtype) -> Tolerance:
         return PACKED
     if dtype == torch.uint8 and "quant" in f"{api.operation} {api.label}":
         return EXPONENTS
-    allowed = {**BY_DTYPE, **NARROW_TYPES}.get(dtype, EXACT)
+    allowed = {**check.BY_DTYPE, **NARROW_TYPES}.get(dtype, check.EXACT)
     return replace(allowed, matched=1 - special(api).strays) if dtype in HALF else allowed

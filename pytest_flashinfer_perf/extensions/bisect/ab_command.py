@@ -10,17 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_flashinfer_perf.cli import judging
-from pytest_flashinfer_perf.cli.commands import parser_of
+from pytest_flashinfer_perf.api import Run, commands, file_io, judging, options, printing, processes, run_file, verdict
 from pytest_flashinfer_perf.extensions.bisect import histories, subjects
-from pytest_flashinfer_perf.files import write_json
 from pytest_flashinfer_perf.gate.pairs import PairPlan
-from pytest_flashinfer_perf.gate.verdict import Judgement, Rules
-from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.launch.processes import Done, Environment, Pairs
-from pytest_flashinfer_perf.printing import say
-from pytest_flashinfer_perf.rows.run_file import Run, RunError
-from pytest_flashinfer_perf.settings.option import SECONDS
 
 EXAMPLE = """examples:
   flashinfer-perf ab --base venv-0.6.18 --head 'env PYTHONPATH=/src python3' -- tests -k 'decode and fa3'
@@ -32,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     args = parser().parse_args(own)
     if args.repo is None and (args.head is None or args.build):
-        raise RunError("without --repo it needs --head, and has nothing to build")
+        raise run_file.RunError("without --repo it needs --head, and has nothing to build")
     rules = judging.rules(args, paired=True)
     gpu = processes.gpu(for_pytest)
     with sides(args, for_pytest, rules) as (base, head, output):
@@ -43,14 +35,14 @@ def main(arguments: Sequence[str]) -> int:
     judgement = replace(judgement, refusals=refusals, failures=session.failures("head"))
     session.write(judgement)
     code = judging.publish(judgement, args)
-    say(session.summary)
+    printing.say(session.summary)
     return code
 
 
 @contextmanager
 def sides(
-    args: argparse.Namespace, for_pytest: Sequence[str], rules: Rules
-) -> Iterator[tuple[Environment, Environment, Path]]:
+    args: argparse.Namespace, for_pytest: Sequence[str], rules: verdict.Rules
+) -> Iterator[tuple[processes.Environment, processes.Environment, Path]]:
     """Both environments, complete, and the folder of the comparison; worktrees of commits are gone in the end."""
     if args.repo is None:
         given = processes.environment("base", args.base), processes.environment("head", args.head)
@@ -76,18 +68,18 @@ def sides(
 class PairedRuns:
     """The processes so far of both environments, and how long their pairs took."""
 
-    base: Environment
-    head: Environment
+    base: processes.Environment
+    head: processes.Environment
     arguments: Sequence[str]
     output: Path
     gpu: str | None
     budget: float | None
-    done: list[tuple[str, Done]] = field(default_factory=list)
+    done: list[tuple[str, processes.Done]] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
 
     @functools.cached_property
-    def pair(self) -> Pairs[str]:
-        return Pairs((self.base.name, self.head.name), self._measured)
+    def pair(self) -> processes.Pairs[str]:
+        return processes.Pairs((self.base.name, self.head.name), self._measured)
 
     def _measured(self, side: str, nth: int, wanted: frozenset[str] | None) -> Run:
         where = self.base if side == self.base.name else self.head
@@ -118,16 +110,16 @@ class PairedRuns:
         stopped = "" if self.more() else f"; one more would not fit into --budget={self.budget:g}"
         return f"pairs: {len(self.pair.seconds)}, in {self._seconds:.0f} s, results and logs in {self.output}{stopped}"
 
-    def write(self, judgement: Judgement) -> None:
+    def write(self, judgement: verdict.Judgement) -> None:
         how = {"gpu": self.gpu, "arguments": list(self.arguments)}
         session = {"wall_s": self._seconds, "pair_s": self.pair.seconds, **how}
         session |= {where.name: list(where.command) for where in (self.base, self.head)}
-        write_json(self.output / "session.json", session)
+        file_io.write_json(self.output / "session.json", session)
         judging.keep(judgement, self.output)
 
 
 def parser() -> argparse.ArgumentParser:
-    made = parser_of(
+    made = commands.parser_of(
         "ab",
         "Measure two environments alternately on one GPU. An environment (CMD) is the folder of a virtual "
         "environment, a Python, or a command that takes pytest's arguments; with --repo a commit. Each case is "
@@ -149,7 +141,7 @@ def parser() -> argparse.ArgumentParser:
     judging.PYTHON.add_by(made.add_argument)
     judging.add_pairs(made)
     budget = "Stop after about this many seconds. Default: no limit."
-    made.add_argument("--budget", type=SECONDS, metavar="SECONDS", help=budget)
+    made.add_argument("--budget", type=options.SECONDS, metavar="SECONDS", help=budget)
     judging.add_output(made, "ab")
     judging.add_options(made)
     return made

@@ -10,8 +10,21 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.cli import judging
-from pytest_flashinfer_perf.cli.commands import add_json, parser_of, show_json
+from pytest_flashinfer_perf.api import (
+    commands,
+    fields,
+    file_io,
+    formatting,
+    judging,
+    match,
+    printing,
+    processes,
+    run_file,
+    verdict,
+    words,
+)
+from pytest_flashinfer_perf.api import fields as core_fields
+from pytest_flashinfer_perf.api import options as core_options
 from pytest_flashinfer_perf.extensions.bisect import subjects
 from pytest_flashinfer_perf.extensions.bisect.comparing import ON_HOST, SIGNS, Answers, Times
 from pytest_flashinfer_perf.extensions.bisect.histories import GIT_WORDS, History, PointVerdict
@@ -30,18 +43,7 @@ from pytest_flashinfer_perf.extensions.bisect.search import (
     read_journal,
 )
 from pytest_flashinfer_perf.extensions.bisect.subjects import Commits, Subject
-from pytest_flashinfer_perf.files import FileError, read_json, write_json, write_whole
-from pytest_flashinfer_perf.gate import words
-from pytest_flashinfer_perf.gate.match import Reason
 from pytest_flashinfer_perf.gate.pairs import PairPlan
-from pytest_flashinfer_perf.gate.verdict import Judgement, Rules
-from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.printing import say, show
-from pytest_flashinfer_perf.rows import fields
-from pytest_flashinfer_perf.rows.fields import FieldError
-from pytest_flashinfer_perf.rows.formatting import counted, indented
-from pytest_flashinfer_perf.rows.run_file import RunError
-from pytest_flashinfer_perf.settings.option import ALLOW
 from pytest_flashinfer_perf.spec import flags
 
 EXAMPLE = """examples:
@@ -92,20 +94,20 @@ def main(arguments: Sequence[str]) -> int:
     if start.options.dry_run:
         cases = subjects.collected(command, start.for_pytest)
         plan = PairPlan(start.options.pairs, start.options.most_pairs)
-        show(subjects.lines(len(subject.history), cases, subject.disk, plan))
+        printing.show(subjects.lines(len(subject.history), cases, subject.disk, plan))
         return FOUND
     gpu = processes.gpu(start.for_pytest)
     _write(start, subject)
     with processes.alone_on(gpu):
         trails = _searched(subject, read_journal(start.output / FINDINGS, _compare(start, subject, gpu)))
     result = [asdict(trail) for trail in trails]
-    write_json(start.output / RESULT, result)
+    file_io.write_json(start.output / RESULT, result)
     if isinstance(subject, Commits):
         subject.write_logs(trails, start.output)
     if start.options.as_json:
-        show_json(result)
+        commands.show_json(result)
     else:
-        show(_results(trails, subject.history, ON_HOST.get(start.options.find, start.options.find)))
+        printing.show(_results(trails, subject.history, ON_HOST.get(start.options.find, start.options.find)))
     return FOUND if all(trail.found for trail in trails) else NOT_ALL_FOUND
 
 
@@ -114,30 +116,34 @@ def _start(arguments: Sequence[str]) -> Start:
     options = parser().parse_args(own)
     if options.resume:
         if for_pytest or options != parser().parse_args([f"--resume={options.resume}"]):
-            raise RunError(f"--resume takes all else from {options.resume / COMMAND}: leave out the other arguments")
+            raise run_file.RunError(
+                f"--resume takes all else from {options.resume / COMMAND}: leave out the other arguments"
+            )
         return _resumed(options.resume)
     if options.repo and not (options.good and options.bad):
-        raise RunError("--repo needs both --good=REV and --bad=REV")
+        raise run_file.RunError("--repo needs both --good=REV and --bad=REV")
     output = Path("bisect") if options.dry_run else processes.folder(options.output, "bisect")
     return Start(options, arguments, for_pytest, output.resolve())
 
 
 def _resumed(folder: Path) -> Start:
     try:
-        begun = fields.read(Begun, read_json(folder / COMMAND), "it")
-    except (FileError, FieldError) as error:
-        raise RunError(f"--resume={folder}: no search was begun there: {error}") from error
+        begun = fields.read(Begun, file_io.read_json(folder / COMMAND), "it")
+    except (file_io.FileError, core_fields.FieldError) as error:
+        raise run_file.RunError(f"--resume={folder}: no search was begun there: {error}") from error
     if begun.folder != str(Path.cwd()):
-        raise RunError(f"--resume={folder}: it was begun in {begun.folder}, start it there")
+        raise run_file.RunError(f"--resume={folder}: it was begun in {begun.folder}, start it there")
     own, for_pytest = processes.split(begun.words)
     return Start(parser().parse_args(own), begun.words, for_pytest, folder.resolve(), begun.points)
 
 
 def _write(start: Start, subject: Subject) -> None:
     begun = Begun(tuple(start.words), str(Path.cwd()), tuple(subject.points))
-    write_json(start.output / COMMAND, fields.written(begun))
-    write_whole(start.output / ".gitignore", "*\n")  # it may lie in the checkout, which stays as it is
-    say(f"kept in {start.output}; interrupted, it goes on with: flashinfer-perf bisect --resume {start.output}")
+    file_io.write_json(start.output / COMMAND, fields.written(begun))
+    file_io.write_whole(start.output / ".gitignore", "*\n")  # it may lie in the checkout, which stays as it is
+    printing.say(
+        f"kept in {start.output}; interrupted, it goes on with: flashinfer-perf bisect --resume {start.output}"
+    )
 
 
 def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
@@ -148,7 +154,7 @@ def _compare(start: Start, subject: Subject, gpu: str | None) -> Compare:
         return Answers(Processes(subject.places, words, start.output, gpu, rules.allowed))
     instrument = Processes(subject.places, start.for_pytest, start.output, gpu, rules.allowed)
     quantity = options.find.removeprefix("faster-") if options.find in ON_HOST else None
-    rules = replace(rules, quantity=quantity, allowed=rules.allowed | {Reason.LIBRARY.value})
+    rules = replace(rules, quantity=quantity, allowed=rules.allowed | {match.Reason.LIBRARY.value})
     save = functools.partial(_save_verdicts, start.output)
     sign = SIGNS.get(options.find.partition("-")[0], 1)
     return Times(instrument, rules, save, sign, options.pairs, options.most_pairs)
@@ -167,7 +173,10 @@ def _searched(subject: Subject, journal: SearchJournal) -> list[CaseSearch]:
     """Search; worktrees and environments are removed at the end, but kept if the search is interrupted."""
     subject = subject.begin()
     history = subject.history
-    say(f"{counted(len(history), 'point')} from {history.title(history.good)} to {history.title(history.bad)}")
+    printing.say(
+        f"{formatting.counted(len(history), 'point')} from {history.title(history.good)} to "
+        f"{history.title(history.bad)}"
+    )
     try:
         trails = RevisionSearch(history, functools.partial(_printed, journal, subject)).run()
     except NoDifferenceError:
@@ -181,18 +190,18 @@ def _printed(journal: SearchJournal, subject: Subject, question: Question) -> Ma
     """Ask a question and print its findings; after the ends, also how long the search may take."""
     found = journal(question)
     for line in _step(question, found, subject.history, journal.entries[question.number - 1].seconds):
-        say(line)
+        printing.say(line)
     changed = sum(finding.answer is PointVerdict.CHANGED for finding in found.values())
     if question.stage == "ends" and changed:
         steps = subjects.steps(len(subject.history))
         minutes = (steps + 1) * journal.entries[0].seconds / 60
-        so_many = f"{counted(changed, 'case')} to search for, in about {counted(steps, 'step')}"
-        say(f"{so_many} and a verification: {minutes:.0f} min if as the ends")
+        so_many = f"{formatting.counted(changed, 'case')} to search for, in about {formatting.counted(steps, 'step')}"
+        printing.say(f"{so_many} and a verification: {minutes:.0f} min if as the ends")
     return found
 
 
 def parser() -> argparse.ArgumentParser:
-    made = parser_of(
+    made = commands.parser_of(
         "bisect",
         "Find the release of FlashInfer, or the commit of any repository, in which cases became slower\n"
         "(or changed as --find asks).\n"
@@ -217,9 +226,9 @@ def parser() -> argparse.ArgumentParser:
     estimate = "Print the number of steps, disk space and minutes, and measure nothing."
     made.add_argument("--dry-run", action="store_true", help=estimate)
     judging.add_output(made, "bisect")
-    add_json(made)
+    commands.add_json(made)
     judging.add_settings(made)
-    ALLOW.add_by(made.add_argument)
+    core_options.ALLOW.add_by(made.add_argument)
     made.set_defaults(perf_gate_strict=False)
     return made
 
@@ -233,14 +242,14 @@ def _step(question: Question, found: Mapping[str, CaseFinding], history: History
     for case, finding in found.items():
         yield f"     {case}"
         answer = (GIT_WORDS if question.stage == "step" else ENDS)[finding.answer]
-        yield from indented(f"{answer}: {finding.sentence}", 7)
+        yield from formatting.indented(f"{answer}: {finding.sentence}", 7)
 
 
 def _results(trails: Iterable[CaseSearch], history: History, wanted: str) -> Iterator[str]:
     for trail in trails:
         yield ""
         yield trail.case
-        yield from (line for sentence in _result(trail, history, wanted) for line in indented(sentence, 2))
+        yield from (line for sentence in _result(trail, history, wanted) for line in formatting.indented(sentence, 2))
 
 
 def _result(trail: CaseSearch, history: History, wanted: str) -> Iterator[str]:
@@ -277,13 +286,13 @@ def _sure(finding: CaseFinding) -> str:
 # The files of a search: each comparison's verdicts, and the settings with which `compare` repeats them.
 
 
-def _save_verdicts(folder: Path, question: Question, judgement: Judgement) -> None:
+def _save_verdicts(folder: Path, question: Question, judgement: verdict.Judgement) -> None:
     there = folder / question.folder
-    write_whole(there / "thresholds.toml", _toml(judgement.rules))
+    file_io.write_whole(there / "thresholds.toml", _toml(judgement.rules))
     judging.keep(judgement, there)
 
 
-def _toml(rules: Rules) -> str:
+def _toml(rules: verdict.Rules) -> str:
     """The thresholds as a settings file."""
     shares = ("slower", *(one.slower for one in rules.quantities))
     entries = rules.thresholds.entries

@@ -8,21 +8,15 @@ from dataclasses import dataclass, field, replace
 from glob import escape
 from typing import Literal
 
+from pytest_flashinfer_perf.api import Row, Run, effects, match, processes, thresholds, verdict, words
 from pytest_flashinfer_perf.extensions.bisect.histories import PointVerdict
 from pytest_flashinfer_perf.extensions.bisect.search import CaseFinding, PointError, Question, Side, skipped
-from pytest_flashinfer_perf.gate import match, words
-from pytest_flashinfer_perf.gate.effects import Effect
 from pytest_flashinfer_perf.gate.pairs import PairPlan
-from pytest_flashinfer_perf.gate.thresholds import Thresholds
-from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
-from pytest_flashinfer_perf.launch.processes import Pairs
-from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.run_file import Run
 
 ANSWERS = {
-    Verdict.SLOWER: PointVerdict.CHANGED,
-    Verdict.SAME: PointVerdict.UNCHANGED,
-    Verdict.FASTER: PointVerdict.UNCHANGED,  # a change in the other direction is not the one that is searched for
+    verdict.Verdict.SLOWER: PointVerdict.CHANGED,
+    verdict.Verdict.SAME: PointVerdict.UNCHANGED,
+    verdict.Verdict.FASTER: PointVerdict.UNCHANGED,  # a change in the other direction is not searched for
 }
 SIGNS: Mapping[str, Literal[1, -1]] = {"slower": 1, "faster": -1}
 SIDES: tuple[Side, Side] = ("base", "head")
@@ -43,8 +37,8 @@ class Times:
     """Compares two points by time. `sign` is 1 to search for slower, -1 for faster, which swaps base and head."""
 
     instrument: Comparing
-    rules: Rules
-    save_verdicts: Callable[[Question, Judgement], None]
+    rules: verdict.Rules
+    save_verdicts: Callable[[Question, verdict.Judgement], None]
     sign: Literal[1, -1] = 1
     pairs: int = 5
     most_pairs: int = 10
@@ -56,7 +50,7 @@ class Times:
             limit = of_figure[rules.quantity] if rules.quantity else "slower"
             levels = question.levels.items()
             entries = ((escape(case), {limit: math.expm1(level), "floor_us": 0.0}) for case, level in levels)
-            rules = replace(rules, thresholds=Thresholds(tuple(entries)))
+            rules = replace(rules, thresholds=thresholds.Thresholds(tuple(entries)))
         plan = PairPlan(self.pairs, self.most_pairs)
         try:
             judgement = plan.follow(lambda nth, cases: self._pair(question, nth, cases), rules)
@@ -69,10 +63,10 @@ class Times:
 
     def _pair(self, question: Question, nth: int, cases: frozenset[str] | None) -> tuple[Run, Run]:
         wanted = cases if cases is not None else question.tests or None
-        base, head = Pairs(SIDES, lambda side, nth, _: self.instrument(question, side, nth, wanted))(nth)
+        base, head = processes.Pairs(SIDES, lambda side, nth, _: self.instrument(question, side, nth, wanted))(nth)
         return (base, head) if self.sign == 1 else (head, base)
 
-    def _finding(self, judged: Judged) -> CaseFinding:
+    def _finding(self, judged: verdict.Judged) -> CaseFinding:
         answer = ANSWERS.get(judged.verdict, PointVerdict.SKIP)
         case = judged.case if self.sign == 1 else replace(judged.case, base=judged.case.head, head=judged.case.base)
         test = case.rows[0].fullname if case.rows else ""
@@ -86,13 +80,13 @@ class Times:
             sentence = f"{sentence}; {judged.verdict.value}: {judged.reason}: {judged.sentence}"
         return CaseFinding(answer, sentence, test, change, sure, judged.threshold, tuple(_others(shown)))
 
-    def _in_order(self, effect: Effect) -> Effect:
+    def _in_order(self, effect: effects.Effect) -> effects.Effect:
         """The effect with the older point's values before the newer one's."""
         seen = effect.seen
         return effect if self.sign == 1 else replace(effect, seen=replace(seen, before=seen.after, after=seen.before))
 
 
-def _others(judged: Judged) -> Iterable[str]:
+def _others(judged: verdict.Judged) -> Iterable[str]:
     """Other differences between the sides: kernels, clock, the chosen backend, libraries."""
     yield from words.remarks(judged)
     before, after = _backends(judged.case.before), _backends(judged.case.after)

@@ -12,9 +12,7 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.machine.requirements import PROJECT
-from pytest_flashinfer_perf.rows.run_file import RunError
+from pytest_flashinfer_perf.api import file_io, requirements, run_file
 
 
 class PointVerdict(IntEnum):
@@ -43,7 +41,7 @@ def git(folder: Path, *words: str) -> str:
     """Run git and return its output; raises RunError."""
     done = _git(folder, *words)
     if done.returncode:
-        raise RunError(f"git {' '.join(words)} in {folder}: {done.stderr.strip() or done.stdout.strip()}")
+        raise run_file.RunError(f"git {' '.join(words)} in {folder}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout.strip()
 
 
@@ -56,7 +54,9 @@ def commit(repo: Path, option: str, rev: str) -> str:
     """The hash of the revision that the option names."""
     found = _git(repo, "rev-parse", "--verify", "--quiet", f"{rev}^{{commit}}")
     if found.returncode:
-        raise RunError(f"--{option}={rev}: {repo} has no such commit: fetch it, in GitHub's checkout by fetch-depth: 0")
+        raise run_file.RunError(
+            f"--{option}={rev}: {repo} has no such commit: fetch it, in GitHub's checkout by fetch-depth: 0"
+        )
     return found.stdout.strip()
 
 
@@ -64,10 +64,12 @@ def between(repo: Path, good: str, bad: str) -> tuple[str, str]:
     """The hashes of both revisions; raises RunError unless the first is an ancestor of the second."""
     first, last = commit(repo, "good", good), commit(repo, "bad", bad)
     if first == last:
-        raise RunError(f"--good={good} and --bad={bad} are one commit, {first}")
+        raise run_file.RunError(f"--good={good} and --bad={bad} are one commit, {first}")
     if _git(repo, "merge-base", "--is-ancestor", first, last).returncode:
         base = _git(repo, "merge-base", first, last).stdout.strip() or "none"
-        raise RunError(f"--good={good} is no ancestor of --bad={bad}: name one that is, their merge base is {base}")
+        raise run_file.RunError(
+            f"--good={good} is no ancestor of --bad={bad}: name one that is, their merge base is {base}"
+        )
     return first, last
 
 
@@ -89,14 +91,14 @@ class GitHistory:
         if log in self._next:
             return self._next[log]
         file = Path(git(self.tree, "rev-parse", "--absolute-git-dir")) / "flashinfer-perf-bisect.log"
-        write_whole(file, log)
+        file_io.write_whole(file, log)
         done = _git(self.tree, "bisect", "replay", str(file))
         suspects = SUSPECT.findall(git(self.tree, "bisect", "log"))
         if suspects:
             changed = git(self.tree, "rev-parse", "refs/bisect/bad")
             found = Next(None, (*(one for one in suspects if one != changed), changed))
         elif done.returncode:
-            raise RunError(f"git bisect replay in {self.tree}: {done.stderr.strip() or done.stdout.strip()}")
+            raise run_file.RunError(f"git bisect replay in {self.tree}: {done.stderr.strip() or done.stdout.strip()}")
         else:
             found = Next(git(self.tree, "rev-parse", "BISECT_HEAD"))
         return self._next.setdefault(log, found)
@@ -162,7 +164,7 @@ class Releases:
         return point
 
     def origin(self, _point: str) -> str:
-        return f"release of {PROJECT}"
+        return f"release of {requirements.PROJECT}"
 
 
 # The points between a good and a bad end, and which one to measure next.
@@ -173,12 +175,12 @@ def releases_between(good: str, bad: str, available: Iterable[Version], where: s
     """The releases from one version to another. Pre-releases are left out unless an end is one."""
     first, last = _version(good), _version(bad)
     if first >= last:
-        raise RunError(f"--releases {good} {bad}: the older release comes first, and they are two")
+        raise run_file.RunError(f"--releases {good} {bad}: the older release comes first, and they are two")
     known = set(available)
     for end in (first, last):
         if end not in known:
             listed = ", ".join(map(str, sorted(known))) or "none"
-            raise RunError(f"--releases: {PROJECT} {end} is not in {where}, which has {listed}")
+            raise run_file.RunError(f"--releases: {requirements.PROJECT} {end} is not in {where}, which has {listed}")
     previews = first.is_prerelease or last.is_prerelease
     chosen = (one for one in known if first <= one <= last and (previews or not one.is_prerelease))
     return Releases(tuple(str(one) for one in sorted(chosen)))
@@ -188,30 +190,32 @@ def _version(text: str) -> Version:
     try:
         return Version(text)
     except InvalidVersion as error:
-        raise RunError(f"--releases: {text!r} is no version, as in 0.7.1 or 0.7.2.post1") from error
+        raise run_file.RunError(f"--releases: {text!r} is no version, as in 0.7.1 or 0.7.2.post1") from error
 
 
 def wheels(folder: Path) -> dict[Version, Path]:
     """FlashInfer's wheels in a folder, by version."""
     if not folder.is_dir():
-        raise RunError(f"--wheels={folder}: there is no such folder")
+        raise run_file.RunError(f"--wheels={folder}: there is no such folder")
     found = {}
     for path in sorted(folder.glob("*.whl")):
         try:
             name, version, *_ = parse_wheel_filename(path.name)
         except InvalidWheelFilename as error:
-            raise RunError(f"--wheels={folder}: {path.name}: {error}") from error
-        if name == PROJECT:
+            raise run_file.RunError(f"--wheels={folder}: {path.name}: {error}") from error
+        if name == requirements.PROJECT:
             found[version] = path
     return found
 
 
 def of_index(python: Sequence[str]) -> set[Version]:
     """The versions that `pip index` lists, with pip's own configuration."""
-    words = [*python, "-m", "pip", "index", "versions", "--pre", PROJECT]
+    words = [*python, "-m", "pip", "index", "versions", "--pre", requirements.PROJECT]
     done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
     listed = AVAILABLE.search(done.stdout)
     if listed is None:
         last = done.stderr.strip().rpartition("\n")[2]
-        raise RunError(f"pip cannot list the releases of {PROJECT}: {last}; or name a folder of wheels, --wheels=DIR")
+        raise run_file.RunError(
+            f"pip cannot list the releases of {requirements.PROJECT}: {last}; or name a folder of wheels, --wheels=DIR"
+        )
     return {Version(text.strip()) for text in listed[1].split(",")}

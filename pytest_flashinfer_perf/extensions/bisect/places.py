@@ -12,21 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pytest_flashinfer_perf.api import Run, file_io, printing, processes, requirements, run_file
 from pytest_flashinfer_perf.extensions.bisect.histories import git
 from pytest_flashinfer_perf.extensions.bisect.search import PointError, Question, Side
-from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.launch.processes import Environment, logged
-from pytest_flashinfer_perf.machine.requirements import PROJECT, TORCH, Unmet
-from pytest_flashinfer_perf.printing import say
-from pytest_flashinfer_perf.rows.run_file import Run, RunError
 
 
-def environment(name: str, command: Sequence[str], paths: Sequence[Path], **variables: str) -> Environment:
+def environment(name: str, command: Sequence[str], paths: Sequence[Path], **variables: str) -> processes.Environment:
     """`command` with these folders first on PYTHONPATH."""
     path = os.pathsep.join(filter(None, [*map(str, paths), os.environ.get("PYTHONPATH")]))
     assigned = [f"{variable}={value}" for variable, value in {"PYTHONPATH": path, **variables}.items()]
-    return Environment(name, ("env", *assigned, *command))
+    return processes.Environment(name, ("env", *assigned, *command))
 
 
 @dataclass
@@ -43,13 +38,13 @@ class Worktrees:
     build: str | None = None
     at: dict[str, str] = field(default_factory=dict)
 
-    def prepared(self, side: Side, point: str) -> Environment:
+    def prepared(self, side: Side, point: str) -> processes.Environment:
         tree = self.tree(side, point)
         if self.at.get(side) != point:
             self.at.pop(side, None)
             git(tree, "checkout", "--quiet", "--detach", "--force", point)
             if self.build:
-                logged(["sh", "-c", self.build], self.folder / "builds" / f"{side}-{point}.log", tree)
+                processes.logged(["sh", "-c", self.build], self.folder / "builds" / f"{side}-{point}.log", tree)
             self.at[side] = point
         return self._environment(side, tree)
 
@@ -60,7 +55,7 @@ class Worktrees:
             git(self.repo, "worktree", "add", "--quiet", "--detach", str(path), point)
         return path
 
-    def _environment(self, side: Side, tree: Path) -> Environment:
+    def _environment(self, side: Side, tree: Path) -> processes.Environment:
         """Without .pyc files: files of two checkouts within a second can have one size and date."""
         variables = {"PYTHONDONTWRITEBYTECODE": "1"}
         if self.compiles(side):  # FlashInfer's cache is keyed by the version, which all commits share
@@ -70,7 +65,7 @@ class Worktrees:
         if self.below is None:
             return made
         there = f"--chdir={tree / self.below}"
-        return Environment(side, ("env", there, *made.command[1:], f"--rootdir={tree}"))
+        return processes.Environment(side, ("env", there, *made.command[1:], f"--rootdir={tree}"))
 
     def compiles(self, side: Side) -> bool:
         """Whether the revision has FlashInfer's own sources."""
@@ -100,7 +95,7 @@ print(json.dumps(error))
 """
 
 
-class DoesNotImportError(RunError):
+class DoesNotImportError(run_file.RunError):
     """This release does not import here: it is of another torch, CUDA or Python."""
 
 
@@ -116,16 +111,16 @@ class Installed:
     install: Sequence[str]
     wheels: Mapping[str, Path]
 
-    def prepared(self, side: Side, point: str) -> Environment:
+    def prepared(self, side: Side, point: str) -> processes.Environment:
         site = self.folder / "releases" / point
         if not site.exists():
             site.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=site.parent) as folder:
                 made = Path(folder, "site")
-                self._add(str(self.wheels.get(point) or f"{PROJECT}=={point}"), made, point)
+                self._add(str(self.wheels.get(point) or f"{requirements.PROJECT}=={point}"), made, point)
                 left_out = self._complete(made, point)
                 if left_out:
-                    say(f"{point}: not installed: {'; '.join(left_out)}")
+                    printing.say(f"{point}: not installed: {'; '.join(left_out)}")
                 self._verify_imports(made, point)
                 made.replace(site)
         return self._environment(side, site)
@@ -133,7 +128,7 @@ class Installed:
     def _verify_imports(self, site: Path, point: str) -> None:
         try:
             error = processes.asked(self._environment(point, site), IMPORTS)
-        except RunError as ended:  # the import ended the process
+        except run_file.RunError as ended:  # the import ended the process
             error = str(ended)
         if error:
             raise DoesNotImportError(f"{point} does not import here: {error}")
@@ -147,13 +142,13 @@ class Installed:
             unmet = processes.unmet(self._environment(point, site))
         return [f"{one.requirement} ({tried[one.name]})" for one in unmet]
 
-    def _tried(self, one: Unmet, site: Path, point: str) -> str:
+    def _tried(self, one: requirements.Unmet, site: Path, point: str) -> str:
         """Add it; return why it could not be of use."""
-        if one.name == TORCH:
+        if one.name == requirements.TORCH:
             return f"{one.why}, and torch stays what it is"
         try:
             self._add(one.requirement, site, f"{point}-{one.name}")
-        except RunError as error:
+        except run_file.RunError as error:
             return str(error).rpartition("\n")[2]
         return "another package requires another version"
 
@@ -161,10 +156,10 @@ class Installed:
         """By way of an empty folder: pip would not touch a folder that two packages share."""
         with tempfile.TemporaryDirectory(dir=site.parent) as alone:
             words = [*self.install, "--no-deps", "--target", alone, wanted]
-            logged(words, self.folder / "builds" / f"{name}.log")
+            processes.logged(words, self.folder / "builds" / f"{name}.log")
             shutil.copytree(alone, site, dirs_exist_ok=True)
 
-    def _environment(self, name: str, site: Path) -> Environment:
+    def _environment(self, name: str, site: Path) -> processes.Environment:
         made = environment(name, self.command, [site])
         if not any(site.glob("*.pth")):
             return made
@@ -185,7 +180,7 @@ def installer(python: Sequence[str], wheels: Path | None = None) -> list[str]:
         return [*python, "-m", "pip", "install", "--no-compile", "--quiet", "--disable-pip-version-check", *also]
     if shutil.which("uv"):
         return ["uv", "pip", "install", "--python", python[-1], *also]
-    raise RunError(f"{shlex.join(python)} has no pip, and there is no uv on the path: install either")
+    raise run_file.RunError(f"{shlex.join(python)} has no pip, and there is no uv on the path: install either")
 
 
 # What prepares a revision, and gives the command to run there.
@@ -222,7 +217,7 @@ class Processes:
             where, stem = self.places.prepared(side, point), folder / f"pair-{nth + 1:02}-{side}"
             self._compile(side, point, where, stem, only)
             run = processes.measured(where, self.arguments, stem, only, f"  {folder.name}, {stem.name}").run
-        except RunError as error:
+        except run_file.RunError as error:
             raise PointError(point, error) from error
         processes.verify(run, self.gpu)
         self.tests.update({row.case: row.fullname for row in run.rows})
@@ -234,27 +229,29 @@ class Processes:
             return
         try:
             processes.verify_complete(replace(self.places.prepared(side, point), name=point), self.allowed)
-        except RunError as error:
+        except run_file.RunError as error:
             raise PointError(point, error) from error
         self.complete.add(point)
 
-    def _compile(self, side: Side, point: str, where: Environment, stem: Path, only: Sequence[str] | None) -> None:
+    def _compile(
+        self, side: Side, point: str, where: processes.Environment, stem: Path, only: Sequence[str] | None
+    ) -> None:
         """Compile the modules of these tests. A failure is only logged: the run compiles again and reports it."""
         if self.gpu is None or (side, point) in self.compiled or not self.places.compiles(side):
             return
         self.compiled.add((side, point))
         program = where.program(PREBUILD)
         if program is None:
-            raise RunError(f"{shlex.join(where.command)} names no Python that compiles before it measures")
+            raise run_file.RunError(f"{shlex.join(where.command)} names no Python that compiles before it measures")
         start, log, words = time.monotonic(), stem.with_name(f"prebuild-{side}.log"), list(self.arguments)
         if only is not None:
             named = stem.with_suffix(".prebuild")
-            write_whole(named, "".join(f"{test}\n" for test in only))
+            file_io.write_whole(named, "".join(f"{test}\n" for test in only))
             words.append(f"--perf-only={named}")
         try:
-            logged([*program, *words], log)
-        except RunError as error:
+            processes.logged([*program, *words], log)
+        except run_file.RunError as error:
             reason = str(error).rpartition("\n")[2].removeprefix("ERROR: ")
-            say(f"  not compiled first, {side}: {reason}: see {log}")
+            printing.say(f"  not compiled first, {side}: {reason}: see {log}")
         else:
-            say(f"  prebuild, {side}: {time.monotonic() - start:.1f} s")
+            printing.say(f"  prebuild, {side}: {time.monotonic() - start:.1f} s")

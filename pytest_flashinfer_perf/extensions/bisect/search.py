@@ -15,11 +15,8 @@ from itertools import count
 from pathlib import Path
 from typing import Literal
 
+from pytest_flashinfer_perf.api import fields, file_io, run_file
 from pytest_flashinfer_perf.extensions.bisect.histories import History, Next, PointVerdict
-from pytest_flashinfer_perf.files import FileError, read_json, write_json
-from pytest_flashinfer_perf.rows import fields
-from pytest_flashinfer_perf.rows.fields import FieldError
-from pytest_flashinfer_perf.rows.run_file import RunError
 
 Stage = Literal["ends", "step", "verify"]
 Side = Literal["base", "head"]
@@ -78,7 +75,7 @@ class CaseFinding:
 Compare = Callable[[Question], Mapping[str, CaseFinding]]
 
 
-class PointError(RunError):
+class PointError(run_file.RunError):
     """This point could not be measured: it does not build, or its tests do not run."""
 
     def __init__(self, point: str, reason: object) -> None:
@@ -126,19 +123,19 @@ class SearchJournal:
             start = time.monotonic()
             found = dict(self.compare(question))
             self.entries.append(AnsweredQuestion(*question.key, time.monotonic() - start, found))
-            write_json(self.path, fields.written(self.entries))
+            file_io.write_json(self.path, fields.written(self.entries))
         entry = self.entries[self.asked - 1]
         if (entry.number, entry.stage, entry.base, entry.head) != question.key:
-            raise RunError(f"{self.path}: question {question.number} is another one there: start a new search")
+            raise run_file.RunError(f"{self.path}: question {question.number} is another one there: start a new search")
         return entry.cases
 
 
 def read_journal(path: Path, compare: Compare) -> SearchJournal:
     """The journal in this file, or an empty one if there is no such file."""
     try:
-        entries = fields.read_list(AnsweredQuestion, read_json(path) if path.exists() else [], "it")
-    except (FileError, FieldError) as error:
-        raise RunError(f"{path}: no findings of a search: {error}") from error
+        entries = fields.read_list(AnsweredQuestion, file_io.read_json(path) if path.exists() else [], "it")
+    except (file_io.FileError, fields.FieldError) as error:
+        raise run_file.RunError(f"{path}: no findings of a search: {error}") from error
     return SearchJournal(path, compare, entries)
 
 
@@ -147,7 +144,7 @@ def read_journal(path: Path, compare: Compare) -> SearchJournal:
 TRIES = 3  # how many suspects of a case may turn out to be equal to their parents
 
 
-class NoDifferenceError(RunError):
+class NoDifferenceError(run_file.RunError):
     """The ends surely differ in no case, so that there is nothing to search for."""
 
 

@@ -13,17 +13,12 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
+from pytest_flashinfer_perf.api import file_io, formatting, printing, processes, requirements, run_file
 from pytest_flashinfer_perf.extensions.bisect import histories, places
 from pytest_flashinfer_perf.extensions.bisect.histories import GitHistory, Releases, git
 from pytest_flashinfer_perf.extensions.bisect.places import DoesNotImportError, Installed, Worktrees
 from pytest_flashinfer_perf.extensions.bisect.search import CaseSearch
-from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate.pairs import PairPlan
-from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.machine.requirements import PROJECT
-from pytest_flashinfer_perf.printing import say
-from pytest_flashinfer_perf.rows.formatting import counted
-from pytest_flashinfer_perf.rows.run_file import RunError
 
 
 @dataclass(frozen=True)
@@ -49,7 +44,7 @@ class Commits:
     def write_logs(self, trails: Iterable[CaseSearch], folder: Path) -> None:
         """Write a log for `git bisect replay` for each case."""
         for nth, trail in enumerate(trails, start=1):
-            write_whole(folder / f"git-bisect-{nth}.log", f"# {trail.case}\n{self.history.log(trail.answers)}")
+            file_io.write_whole(folder / f"git-bisect-{nth}.log", f"# {trail.case}\n{self.history.log(trail.answers)}")
 
 
 @dataclass(frozen=True)
@@ -77,14 +72,14 @@ class Packages:
         first = next(filter(self._imports, versions), None)
         last = next(filter(self._imports, reversed(versions)), None)
         if first is None or last is None or first == last:
-            raise RunError("--releases: no two of these releases import here")
+            raise run_file.RunError("--releases: no two of these releases import here")
         return replace(self, history=Releases(versions[versions.index(first) : versions.index(last) + 1]))
 
     def _imports(self, point: str) -> bool:
         try:
             self.places.prepared("base", point)
         except DoesNotImportError as error:
-            say(f"{error}: left out")
+            printing.say(f"{error}: left out")
             return False
         return True
 
@@ -117,13 +112,15 @@ def worktrees(
     for word in arguments:  # a test in the user's own checkout would be the same at each commit
         path = Path(word.partition("::")[0])
         if path.exists() and path.resolve().is_relative_to(repo) and (below is None or path.is_absolute()):
-            raise RunError(f"{word} is in the checkout itself: start this in {repo}, and name it from there")
+            raise run_file.RunError(f"{word} is in the checkout itself: start this in {repo}, and name it from there")
     return Worktrees(repo, output, _from_anywhere(command), below, build)
 
 
 def _packages(options: argparse.Namespace, command: Sequence[str], output: Path, points: Sequence[str]) -> Packages:
     if tuple(command[-2:]) != processes.MODULE:
-        raise RunError(f"--python={options.python}: with --releases it must be a virtual environment or a Python")
+        raise run_file.RunError(
+            f"--python={options.python}: with --releases it must be a virtual environment or a Python"
+        )
     python = command[:-2]
     found = {} if options.wheels is None else histories.wheels(options.wheels)
     history = Releases(tuple(points))
@@ -149,7 +146,7 @@ def steps(points: int) -> int:
 
 def lines(points: int, cases: int, disk: int | None, plan: PairPlan) -> Iterator[str]:
     """`cases` are all that are measured at both ends; at least one of them is measured in each step."""
-    yield f"points: {points}, so about {counted(steps(points), 'step')} after the ends, and a verification"
+    yield f"points: {points}, so about {formatting.counted(steps(points), 'step')} after the ends, and a verification"
     pairs = " to ".join(dict.fromkeys((str(plan.fewest), str(plan.most))))
     yield f"cases: {cases}, in {pairs} pairs of processes for the ends; then those that changed"
     yield f"disk: {'not known' if disk is None else f'{disk / GIB:.2f} GiB'}, and the rows that are measured"
@@ -172,14 +169,14 @@ def collected(command: Sequence[str], arguments: Sequence[str]) -> int:
     found = COLLECTED.search(done.stdout)
     if found is None:
         last = (done.stdout + done.stderr).strip().rpartition("\n")[2]
-        raise RunError(f"{shlex.join(words)} selects no test: {last}")
+        raise run_file.RunError(f"{shlex.join(words)} selects no test: {last}")
     return int(found[1])
 
 
 def disk_of_releases(number: int) -> int | None:
     """Assumes that each is as large as the installed one; None if none is installed."""
     try:
-        files = metadata.files(PROJECT) or []
+        files = metadata.files(requirements.PROJECT) or []
     except metadata.PackageNotFoundError:
         return None
     return number * sum(file.size or 0 for file in files)

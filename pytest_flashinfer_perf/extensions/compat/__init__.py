@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf.settings.option import CASES, Option, option
+from pytest_flashinfer_perf.api import Option, option, options
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.extensions.compat.functions import bench_gpu_time, do_bench, run_bench
@@ -33,9 +33,9 @@ def __getattr__(name: str) -> Any:
 def pytest_fixture_setup(fixturedef: Any, request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
     """While a test has `perf`, it times the calls of these functions."""
     perf = yield
-    from pytest_flashinfer_perf.session.stash import OURS
+    from pytest_flashinfer_perf.api import stash
 
-    if fixturedef.argname == "perf" and fixturedef.func.__module__ == OURS:
+    if fixturedef.argname == "perf" and fixturedef.func.__module__ == stash.OURS:
         from pytest_flashinfer_perf.extensions.compat import functions
 
         while_it_lasts = ExitStack()
@@ -52,7 +52,7 @@ RECORD = option(
 
 
 def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
-    return {CASES: (RECORD,)}
+    return {options.CASES: (RECORD,)}
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -22,14 +22,18 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pytest_flashinfer_perf import loading
+from pytest_flashinfer_perf.api import (
+    Checking,
+    FlashinferPerfError,
+    Measurement,
+    Measuring,
+    devices,
+    formatting,
+    instruments,
+)
 from pytest_flashinfer_perf.engine.call import CallSpec
-from pytest_flashinfer_perf.engine.instruments import InstrumentError
-from pytest_flashinfer_perf.engine.measure import Measurement, TimeCalls, alone, measure_call
-from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.engine.measure import TimeCalls, alone, measure_call
 from pytest_flashinfer_perf.extensions.compat import recorded_program
-from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.rows.formatting import duration
-from pytest_flashinfer_perf.settings.settings import Checking, Measuring
 from pytest_flashinfer_perf.spec.nested import tensors
 
 __all__ = ["bench_gpu_time", "do_bench", "run_bench"]
@@ -66,7 +70,7 @@ def unchecked(
     timed = partial(measure_call, call, checking=off, device=device, name=name, time_calls=time_calls)
     try:
         return timed(how)
-    except InstrumentError as error:
+    except instruments.InstrumentError as error:
         seen = timed(how.changed_by({"instrument": "events"}))
         return replace(seen, timing=replace(seen.timing, fallback=f"measured with events, not cupti: {error}"))
 
@@ -187,8 +191,9 @@ def _beside_kernels(seen: Measurement) -> str:
         return timing.fallback or "measured by the host's clock, there is no GPU here"
     if not (timing.host_bound and timing.busy):
         return ""
-    busy = f"a kernel runs for {duration(statistics.median(timing.busy))} of {duration(timing.median)}"
-    return f"{busy}, then the GPU waits for launches, which CUPTI slows: bench_gpu_time(..., use_cuda_graph=True)"
+    busy, whole = map(formatting.duration, (statistics.median(timing.busy), timing.median))
+    cure = "bench_gpu_time(..., use_cuda_graph=True)"
+    return f"a kernel runs for {busy} of {whole}, then the GPU waits for launches, which CUPTI slows: {cure}"
 
 
 def _refuse(**given: bool) -> None:

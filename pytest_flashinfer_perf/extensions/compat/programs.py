@@ -18,19 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf.engine.measure import Measurement
+from pytest_flashinfer_perf.api import SETTINGS, Device, Measurement, Row, Settings, setup, stash
 from pytest_flashinfer_perf.extensions.compat import recorded_program
 from pytest_flashinfer_perf.extensions.compat.recorded_program import Instructions, ProgramCall, ProgramError
-from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.plugin import hooks
-from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.session import benchmark_rows, setup
-from pytest_flashinfer_perf.session.stash import INSTEAD, SETTINGS
-from pytest_flashinfer_perf.settings.settings import Settings
+from pytest_flashinfer_perf.session import benchmark_rows
 from pytest_flashinfer_perf.spec import flags
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.plugin.fixture import Perf
+    from pytest_flashinfer_perf.api import Perf
 
 NO_CALL = (
     "made no call of bench_gpu_time, do_bench or run_bench of pytest_flashinfer_perf.extensions.compat: import them "
@@ -49,7 +45,7 @@ class ProgramFile(pytest.File):
         config, settings = self.config, self.config.stash[SETTINGS]
         if hasattr(config, "workerinput") or config.pluginmanager.has_plugin("dsession"):
             raise self.CollectError(ONE_PROCESS)
-        if INSTEAD in config.stash or settings.checking.only:
+        if stash.INSTEAD in config.stash or settings.checking.only:
             raise self.CollectError(ONLY_TIMED)
         if config.getoption("perf_resume"):
             raise self.CollectError(ANEW)

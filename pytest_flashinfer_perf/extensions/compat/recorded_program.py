@@ -21,16 +21,19 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pytest_flashinfer_perf.engine.measure import Measurement
-from pytest_flashinfer_perf.engine.timing import Timing
-from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.launch.child_process import cause
-from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.rows import fields
-from pytest_flashinfer_perf.rows.fields import FieldError
-from pytest_flashinfer_perf.rows.formatting import last_lines
+from pytest_flashinfer_perf.api import (
+    Checking,
+    Device,
+    FlashinferPerfError,
+    Measurement,
+    Measuring,
+    Settings,
+    child_process,
+    fields,
+    formatting,
+)
+from pytest_flashinfer_perf.api import timing as core_timing
 from pytest_flashinfer_perf.rows.parts import Parts
-from pytest_flashinfer_perf.settings.settings import Checking, Measuring, Settings
 
 FOLDER = "FLASHINFER_PERF_PROGRAM"
 HOW, CALLS, OUTPUT = "how", "calls", "output"  # files of the folder
@@ -46,13 +49,13 @@ class ProgramCall:
     """A line of JSON: what a call took, or how it failed."""
 
     line: int  # of the program; 0 in a thread that another file started
-    timing: Timing | None = None
+    timing: core_timing.Timing | None = None
     flops_dtype: str | None = None
     peak_memory_bytes: int | None = None
     planted: float = 0.0
     failure: str = ""
 
-    def measured(self, timing: Timing, device: Device, checking: Checking) -> Measurement:
+    def measured(self, timing: core_timing.Timing, device: Device, checking: Checking) -> Measurement:
         parts = Parts.from_json(timing.seen.parts, f"line {self.line}")  # which are JSON as they came
         return Measurement(
             timing=replace(timing, seen=replace(timing.seen, parts=parts)),
@@ -153,8 +156,8 @@ def ran(path: Path, how: Instructions, folder: Path, seconds: float) -> list[Pro
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     if status:
-        told = last_lines((folder / OUTPUT).read_text(errors="replace"), LINES)
-        raise ProgramError(f"{path} ended with {cause(status)}:\n{told}")
+        told = formatting.last_lines((folder / OUTPUT).read_text(errors="replace"), LINES)
+        raise ProgramError(f"{path} ended with {child_process.cause(status)}:\n{told}")
     return _read(folder / CALLS, path)
 
 
@@ -175,5 +178,5 @@ def _read(calls: Path, program: Path) -> list[ProgramCall]:
     try:
         lines = calls.read_text(encoding="utf-8").splitlines()
         return [fields.read(ProgramCall, fields.parsed(line), f"call {nth}") for nth, line in enumerate(lines, start=1)]
-    except (OSError, ValueError, RecursionError, FieldError) as error:
+    except (OSError, ValueError, RecursionError, fields.FieldError) as error:
         raise ProgramError(f"{program} wrote into the file of its calls, which is not its own: {error}") from error

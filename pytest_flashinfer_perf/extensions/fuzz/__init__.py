@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_flashinfer_perf.api import Option, option, options
 from pytest_flashinfer_perf.extensions.fuzz.asked import FOLDER, NAME, PROFILES, Fuzzing, is_finding
-from pytest_flashinfer_perf.settings.option import Option, option, whole
 
 if TYPE_CHECKING:
+    from pytest_flashinfer_perf.api import CaseRun
     from pytest_flashinfer_perf.extensions.fuzz.search import Search
-    from pytest_flashinfer_perf.plugin.fixture import CaseRun
     from pytest_flashinfer_perf.spec.case import CaseOfTest
     from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
@@ -35,7 +35,7 @@ OPTIONS = (
     option(
         "--perf-fuzz-seconds",
         metavar="N",
-        type=whole(1),
+        type=options.whole(1),
         help="Stop each search after N seconds. Default: after the examples of the hypothesis profile.",
     ),
     option(
@@ -62,16 +62,13 @@ def pytest_configure_before_hypothesis(config: pytest.Config) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("perf_fuzz"):
-        from pytest_flashinfer_perf.errors import require
-        from pytest_flashinfer_perf.files import verify_outputs
-        from pytest_flashinfer_perf.session.stash import INSTEAD
-        from pytest_flashinfer_perf.settings.usage import errors_of_use
+        from pytest_flashinfer_perf.api import errors, file_io, stash, usage
 
-        config.stash[INSTEAD] = NO_SHAPES
-        with errors_of_use():
-            require("hypothesis", extra=NAME)
+        config.stash[stash.INSTEAD] = NO_SHAPES
+        with usage.errors_of_use():
+            errors.require("hypothesis", extra=NAME)
             if not config.option.collectonly:
-                verify_outputs({"--perf-findings": Fuzzing.of(config).findings / "any.json"})
+                file_io.verify_outputs({"--perf-findings": Fuzzing.of(config).findings / "any.json"})
 
 
 def pytest_perf_argument(path: Path) -> bool | None:
@@ -90,9 +87,8 @@ def pytest_perf_cases(config: pytest.Config, routine: AnyRoutine) -> Sequence[Se
     """A search for each backend, which ignores the shapes that the test lists."""
     if not config.getoption("perf_fuzz"):
         return None
+    from pytest_flashinfer_perf.api import SETTINGS, cases
     from pytest_flashinfer_perf.extensions.fuzz.search import Search
-    from pytest_flashinfer_perf.plugin import cases
-    from pytest_flashinfer_perf.session.stash import SETTINGS
 
     return [Search(routine, backend) for backend in cases.backends_of(routine, config.stash[SETTINGS])]
 
@@ -107,7 +103,7 @@ def pytest_perf_run_case(item: pytest.Item, case: CaseOfTest) -> CaseRun | None:
 
 
 def pytest_perf_terminal(config: pytest.Config) -> Iterable[str]:
+    from pytest_flashinfer_perf.api import BOARD
     from pytest_flashinfer_perf.extensions.fuzz import summary
-    from pytest_flashinfer_perf.plugin.results import BOARD
 
     return summary.lines(config.stash[BOARD].parts(NAME))

@@ -10,21 +10,28 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.engine.one_case import obstacle
-from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.api import (
+    SETTINGS,
+    CaseRun,
+    Checking,
+    Device,
+    FlashinferPerfError,
+    Perf,
+    Settings,
+    capability,
+    file_io,
+    lines,
+    one_case,
+    printing,
+    provenance,
+    stash,
+)
 from pytest_flashinfer_perf.extensions.fuzz import findings
 from pytest_flashinfer_perf.extensions.fuzz.asked import NAME, Fuzzing
 from pytest_flashinfer_perf.extensions.fuzz.child import ChildError, ChildSetup, ExampleRunner
 from pytest_flashinfer_perf.extensions.fuzz.search import NothingLaunchedError, Search, SearchRun
-from pytest_flashinfer_perf.files import write_json
-from pytest_flashinfer_perf.machine import capability, provenance
-from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.plugin import collection, lines
-from pytest_flashinfer_perf.plugin.fixture import CaseRun, Perf
-from pytest_flashinfer_perf.printing import safe_lines
+from pytest_flashinfer_perf.plugin import collection
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.session.stash import DEVICE, PARTS, SETTINGS
-from pytest_flashinfer_perf.settings.settings import Checking, Settings
 from pytest_flashinfer_perf.spec.case import Case, CaseOfTest, quarantined
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.spec.routine import Backend
@@ -39,7 +46,7 @@ class FindingFile(pytest.File):
         try:
             [case] = lines.cases_of(findings.line_of(self.path), all_routines())
         except (ValueError, FlashinferPerfError) as error:
-            raise self.CollectError(safe_lines(f"{self.path}: {error}")) from error
+            raise self.CollectError(printing.safe_lines(f"{self.path}: {error}")) from error
 
         def attempted(perf: Perf) -> None:
             perf(case)
@@ -51,7 +58,7 @@ class FindingFile(pytest.File):
 
 
 def run(case: CaseOfTest, item: pytest.Item) -> CaseRun:
-    settings, device = item.config.stash[SETTINGS], item.config.stash[DEVICE]
+    settings, device = item.config.stash[SETTINGS], item.config.stash[stash.DEVICE]
     if isinstance(case, Case):
         attempt(case, item, settings, device)
     elif isinstance(case, Search):
@@ -76,8 +83,8 @@ def search(asked: Search, item: pytest.Item, settings: Settings, device: Device)
     described = (findings.describe(*example, versions, steady=steady) for example in search_run.findings.values())
     made = [(finding, finding.write(folder)) for finding in described]
     report = search_run.report({finding.kind: path for finding, path in made}, {"versions": versions})
-    write_json(folder / f"search-{asked.routine.name}-{asked.backend_name}.json", report)
-    item.stash[PARTS] = {NAME: report}
+    file_io.write_json(folder / f"search-{asked.routine.name}-{asked.backend_name}.json", report)
+    item.stash[stash.PARTS] = {NAME: report}
     if made:
         messages = ["\n".join((*finding.lines, f"pytest {path}")) for finding, path in made]
         pytest.fail("\n\n".join(messages), pytrace=False)
@@ -86,7 +93,7 @@ def search(asked: Search, item: pytest.Item, settings: Settings, device: Device)
 def attempt(case: Case, item: pytest.Item, settings: Settings, device: Device) -> None:
     """Launch one case in a child process, as a search does, and check it."""
     known = quarantined(case, settings.quarantine, all_routines())
-    reason = known.sentence if known else obstacle(case, device)
+    reason = known.sentence if known else one_case.obstacle(case, device)
     if reason:
         pytest.skip(reason)
     with closing(ExampleRunner(_setup(item, case.backend, settings))) as child:

@@ -17,17 +17,21 @@ from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf.checking.check import WrongAnswerError
-from pytest_flashinfer_perf.engine.one_case import run_case
-from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
+from pytest_flashinfer_perf.api import (
+    Checking,
+    Device,
+    FlashinferPerfError,
+    Measuring,
+    check,
+    child_process,
+    devices,
+    errors,
+    formatting,
+    lines,
+    one_case,
+)
 from pytest_flashinfer_perf.extensions.fuzz.findings import Outcome
-from pytest_flashinfer_perf.launch.child_process import Answer, ChildProcess, Ended, StartError, cause
-from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.plugin import lines
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.rows.formatting import last_lines
-from pytest_flashinfer_perf.settings.settings import Checking, Measuring
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Built, CannotRunError, LaunchOptions, Routine
 
@@ -74,15 +78,15 @@ class Examples:
         self._setup, self._routines = setup, routines
         self._trial: Trial | None = None
 
-    def __call__(self, words: list[str]) -> Answer:
+    def __call__(self, words: list[str]) -> child_process.Answer:
         try:
             if self._trial is None:
                 self._trial = Trial(self._setup.measuring, self._setup.checking, devices.find(self._setup.device))
                 self._trial.device.touch()
             outcome = self._trial.run(lines.cases_of(words, self._routines)[0])
         except Exception as error:  # noqa: BLE001 - the parent ends the search with this message
-            return Answer(Unable(in_one_line(error)), retires=True)
-        return Answer(outcome, retires=outcome.kind == "failed" and not _is_sound(self._trial.device))
+            return child_process.Answer(Unable(errors.in_one_line(error)), retires=True)
+        return child_process.Answer(outcome, retires=outcome.kind == "failed" and not _is_sound(self._trial.device))
 
 
 def _is_sound(device: Device) -> bool:
@@ -107,7 +111,7 @@ class ExampleRunner:
 
     def __init__(self, setup: ChildSetup, seconds: float = SECONDS) -> None:
         self._device, self._seconds = setup.device, seconds
-        self._child = ChildProcess(setup)
+        self._child = child_process.ChildProcess(setup)
 
     def close(self) -> None:
         self._child.close()
@@ -116,17 +120,21 @@ class ExampleRunner:
         """Launch and check the case with these flags in the child."""
         try:
             answer = self._child.ask(words, self._seconds)
-        except StartError as error:
-            raise ChildError(f"the child process died:\n{last_lines(error.output, LOG_LINES)}") from None
+        except child_process.StartError as error:
+            raise ChildError(f"the child process died:\n{formatting.last_lines(error.output, LOG_LINES)}") from None
         if isinstance(answer, Unable):
             raise ChildError(f"the child process cannot use {self._device}: {answer.sentence}")
-        return self._ended(answer) if isinstance(answer, Ended) else answer
+        return self._ended(answer) if isinstance(answer, child_process.Ended) else answer
 
-    def _ended(self, ended: Ended) -> Outcome:
-        log = last_lines(self._child.output(), LOG_LINES)
+    def _ended(self, ended: child_process.Ended) -> Outcome:
+        log = formatting.last_lines(self._child.output(), LOG_LINES)
         if ended.status is None:
             return Outcome("hung", f"no answer within {self._seconds:g} s", log=log)
-        how = f"was ended by {cause(ended.status)}" if ended.status < 0 else f"ended with {cause(ended.status)}"
+        how = (
+            f"was ended by {child_process.cause(ended.status)}"
+            if ended.status < 0
+            else f"ended with {child_process.cause(ended.status)}"
+        )
         return Outcome("crashed", f"the process {how}", log=log)
 
 
@@ -160,17 +168,17 @@ class Trial:
 
     def run(self, case: Case) -> Outcome:
         try:
-            seen = run_case(self._watched(case), self.measuring, self.checking, self.device).measurement
+            seen = one_case.run_case(self._watched(case), self.measuring, self.checking, self.device).measurement
             self.device.synchronize()
         except CannotRunError as reason:
             return Outcome("skipped", str(reason))
-        except WrongAnswerError as wrong:
+        except check.WrongAnswerError as wrong:
             return Outcome("wrong", str(wrong))
         except RaisedError as raised:
             error, names = raised.error, {base.__name__ for base in type(raised.error).__mro__}
             if names.isdisjoint(CLEAN) or _of_the_device(error):
                 return Outcome("failed", _with_traceback(error))
-            return Outcome("refused", in_one_line(error))
+            return Outcome("refused", errors.in_one_line(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
             return Outcome("failed" if _of_the_device(error) else "broken", _with_traceback(error))
         return Outcome("right", sampled=seen.sample is not None)
@@ -213,4 +221,4 @@ def _of_the_device(error: Exception) -> bool:
 
 def _with_traceback(error: Exception) -> str:
     frames = "".join(traceback.format_tb(error.__traceback__)).splitlines()[-LINES:]
-    return "\n".join((in_one_line(error), *frames))
+    return "\n".join((errors.in_one_line(error), *frames))

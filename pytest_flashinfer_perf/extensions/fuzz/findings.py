@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pytest_flashinfer_perf import loading
+from pytest_flashinfer_perf.api import file_io
 from pytest_flashinfer_perf.extensions.fuzz.asked import KEY
-from pytest_flashinfer_perf.files import read_json, write_json
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case
 
@@ -49,7 +49,7 @@ class Finding:
         routine, _, shape = self.case.partition("/")
         unique = hashlib.sha256(flags.join(self.line).encode()).hexdigest()[:8]
         path = folder / f"{routine}-{shape[:80]}-{self.kind}-{unique}.json"
-        write_json(path, {KEY: SCHEMA, **asdict(self)})
+        file_io.write_json(path, {KEY: SCHEMA, **asdict(self)})
         return path
 
 
@@ -74,7 +74,7 @@ def describe(case: Case, outcome: Outcome, versions: Mapping[str, Any], *, stead
 
 def line_of(path: Path) -> list[str]:
     """The flags of a finding's case."""
-    document = read_json(path)
+    document = file_io.read_json(path)
     schema = document.get(KEY) if isinstance(document, dict) else None
     if schema != SCHEMA or not isinstance(document.get("line"), list):
         raise ValueError(f"must be a finding of schema {SCHEMA} with a line, got schema {schema!r}")

@@ -17,15 +17,11 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky, Unsatisfiable
 
-from pytest_flashinfer_perf.engine.one_case import obstacle
-from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.api import Device, FlashinferPerfError, file_io, lines, one_case
 from pytest_flashinfer_perf.extensions.fuzz import profiles
 from pytest_flashinfer_perf.extensions.fuzz.asked import Fuzzing
 from pytest_flashinfer_perf.extensions.fuzz.child import ExampleRunner
 from pytest_flashinfer_perf.extensions.fuzz.findings import FINDINGS, Outcome
-from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.plugin import lines
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.settings.project_file import Quarantined
 from pytest_flashinfer_perf.spec.case import Case, parse_selector, quarantined
@@ -162,7 +158,7 @@ class SearchRun:
             return False
         most = BYTES_GPU if self._device.is_gpu else BYTES_CPU
         large = case.routine.footprint(params) - self._least > most
-        reason = obstacle(case, self._device) or (f"beyond the search's {most >> 20} MiB" if large else None)
+        reason = one_case.obstacle(case, self._device) or (f"beyond the search's {most >> 20} MiB" if large else None)
         if reason:
             self.tally.skipped[reason] += 1
         return not reason
@@ -172,7 +168,7 @@ class SearchRun:
         if self._fuzzing.seconds is not None and spent > self._fuzzing.seconds and not self.findings:
             self.stopped = True
             raise SkipTest("time is up")  # ends all examples of hypothesis
-        write_whole(self._running, json.dumps({"line": case.words}))
+        file_io.write_whole(self._running, json.dumps({"line": case.words}))
         outcome = self._child.attempt(case.words)
         self.tally.add(case, outcome)
         if outcome.kind in ("skipped", "refused"):

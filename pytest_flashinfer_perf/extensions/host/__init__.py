@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 
-from pytest_flashinfer_perf.settings.option import Option, option
+from pytest_flashinfer_perf.api import Option, option
 
 if TYPE_CHECKING:
+    from pytest_flashinfer_perf.api import Quantity, Row, Run
     from pytest_flashinfer_perf.engine.observers import Observer
-    from pytest_flashinfer_perf.gate.quantity import Quantity
     from pytest_flashinfer_perf.report.sections import Section
-    from pytest_flashinfer_perf.rows.row import Row
-    from pytest_flashinfer_perf.rows.run_file import Run
 
 SHOWN = option(
     "--perf-host",

@@ -21,17 +21,11 @@ from typing import Any, Protocol
 
 import torch
 
-from pytest_flashinfer_perf.engine.cupti import Recorder
-from pytest_flashinfer_perf.engine.instruments import Call
-from pytest_flashinfer_perf.engine.observers import Observation
-from pytest_flashinfer_perf.engine.target import Target
+from pytest_flashinfer_perf.api import Device, Observation, Target, cupti, formatting, garbage, instruments
 from pytest_flashinfer_perf.extensions.host import host_calls
 from pytest_flashinfer_perf.extensions.host.host_calls import Counts, counted
 from pytest_flashinfer_perf.extensions.host.host_time import NAME, HostTime, outlasts
 from pytest_flashinfer_perf.machine import load
-from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.machine.garbage import without_gc
-from pytest_flashinfer_perf.rows.formatting import duration
 
 ROUNDS, FEWEST_ROUNDS = 12, 5
 CALLS, FEWEST_CALLS = 10, 4  # of a round; the first call after a pause, or on another core, may take 5 times as long
@@ -129,10 +123,10 @@ def _spread_over_cores(cores: list[int]) -> list[int]:
 class Timer:
     queue: Queue
     clock: Callable[[], float] = time.perf_counter
-    reference: Call = reference_work
+    reference: instruments.Call = reference_work
     move: Callable[[float], None] = lambda _done: None
 
-    def enqueued(self, call: Call, *, launches: int, on_device: float) -> tuple[list[Round], bool]:
+    def enqueued(self, call: instruments.Call, *, launches: int, on_device: float) -> tuple[list[Round], bool]:
         """The rounds of a call, and whether the call waits for the GPU.
 
         A call has this many launches, and takes the GPU `on_device` seconds. Rounds whose hold ended early are left
@@ -145,19 +139,19 @@ class Timer:
         made = self._rounds(rounds, call, calls, hold)
         return [one for one in made if one.held] or made, waits
 
-    def planned(self, plan: Call) -> list[Round]:
+    def planned(self, plan: instruments.Call) -> list[Round]:
         """Time plans, each after an empty queue, so that it waits for its own work only."""
         each = statistics.median(self._round(plan, 1).median for _ in range(WARMUPS))
         return self._rounds(_between(FEWEST_PLANS, PLANS, SECONDS / each), plan, 1)
 
-    def _rounds(self, count: int, call: Call, calls: int, hold: float = 0.0) -> list[Round]:
+    def _rounds(self, count: int, call: instruments.Call, calls: int, hold: float = 0.0) -> list[Round]:
         made = []
         for n in range(count):
             self.move(n / count)
             made.append(self._round(call, calls, hold))
         return made
 
-    def _round(self, call: Call, calls: int, hold: float = 0.0) -> Round:
+    def _round(self, call: instruments.Call, calls: int, hold: float = 0.0) -> Round:
         before = self._each(self.reference, REFERENCES)
         self.queue.drain()
         held = self.queue.hold(hold) if hold else (lambda: True)
@@ -165,10 +159,10 @@ class Timer:
         was_held = held()
         return Round(seconds, before + self._each(self.reference, REFERENCES), was_held)
 
-    def _each(self, call: Call, count: int) -> tuple[float, ...]:
+    def _each(self, call: instruments.Call, count: int) -> tuple[float, ...]:
         return tuple(self._once(call) for _ in range(count))
 
-    def _once(self, call: Call) -> float:
+    def _once(self, call: instruments.Call) -> float:
         start = self.clock()
         call()
         return self.clock() - start
@@ -195,7 +189,7 @@ class HostObserver:
 
     name = NAME
 
-    def traced(self, recorder: Recorder, target: Target) -> Counts:
+    def traced(self, recorder: cupti.Recorder, target: Target) -> Counts:
         return counted("cupti", lambda: host_calls.of(recorder, target))
 
     def observed(self, target: Target, device: Device, seconds: float, traced: Any) -> Observation:
@@ -203,7 +197,8 @@ class HostObserver:
         notes = [why_not] if why_not else []
         if seen is not None and outlasts(seen, seconds):
             notes.append(
-                f"a call takes the host {duration(seen.host_us * 1e-6)} to enqueue and the GPU {duration(seconds)}: "
+                f"a call takes the host {formatting.duration(seen.host_us * 1e-6)} to enqueue and the GPU "
+                f"{formatting.duration(seconds)}: "
                 "without a CUDA graph the GPU waits for the host"
             )
         return Observation(seen, tuple(notes))
@@ -217,7 +212,7 @@ def measured(target: Target, device: Device, on_device: float, calls: Counts) ->
     if not device.is_gpu:
         return None, ""
     start, watch = time.perf_counter(), load.LoadWatch()
-    with watch.watched(), without_gc(), _one_thread(), moving_over_cores() as move:
+    with watch.watched(), garbage.without_gc(), _one_thread(), moving_over_cores() as move:
         launches = calls.fields.get("launches", UNKNOWN_LAUNCHES)
         timed = _timed(Timer(Stream(device), move=move), target, on_device, launches)
     counts = calls + counted("torch's allocator", lambda: host_calls.allocations_of(target, device.torch))

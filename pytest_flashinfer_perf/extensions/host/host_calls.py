@@ -22,17 +22,16 @@ from typing import Any
 
 import torch
 
+from pytest_flashinfer_perf.api import cupti as core_cupti
+from pytest_flashinfer_perf.api import errors, instruments
 from pytest_flashinfer_perf.engine import tracebacks
-from pytest_flashinfer_perf.engine.cupti import Activity, Recorder
-from pytest_flashinfer_perf.engine.instruments import Call
-from pytest_flashinfer_perf.errors import in_one_line
 from pytest_flashinfer_perf.extensions.host.host_time import ALLOCATION, COPY_TO_HOST, SYNCHRONISATION, HostLine
 
 ASYNCHRONOUS_COPY = re.compile("Async")
 WAITS = re.compile(r"^cu(da)?(Device|Ctx|Stream|Event|Thread|Context)Synchronize|^cu(da)?Memcpy")
 
 
-def of(recorder: Recorder, call: Call) -> Counts:
+def of(recorder: core_cupti.Recorder, call: instruments.Call) -> Counts:
     """Launches, synchronisations and copies to the host of one call."""
     driver = Driver(recorder)
     activities = driver.activities_of(call)
@@ -62,17 +61,17 @@ class Driver:
     `lines` has the line of Python of each call by its correlation id, `waited` that of each that waits for the GPU.
     """
 
-    recorder: Recorder
+    recorder: core_cupti.Recorder
     lines: dict[int, str | None] = field(default_factory=dict)
     waited: list[str | None] = field(default_factory=list)
     _counting: bool = False
     _depth: Counter[int] = field(default_factory=Counter)
 
-    def activities_of(self, call: Call) -> list[Activity]:
+    def activities_of(self, call: instruments.Call) -> list[core_cupti.Activity]:
         with self._subscribed():
             return self.recorder.of(partial(self._counted, call))
 
-    def _counted(self, call: Call) -> None:
+    def _counted(self, call: instruments.Call) -> None:
         self._counting = True
         try:
             call()
@@ -160,7 +159,7 @@ def counted(instrument: str, count: Callable[[], Counts]) -> Counts:
     try:
         counts = count()
     except Exception as error:  # noqa: BLE001 - whatever stops it is the reason
-        counts = Counts(why_not=f"{instrument} counts nothing of the host: {in_one_line(error)}")
+        counts = Counts(why_not=f"{instrument} counts nothing of the host: {errors.in_one_line(error)}")
     return replace(counts, seconds=time.perf_counter() - start)
 
 
@@ -171,7 +170,7 @@ def counted(instrument: str, count: Callable[[], Counts]) -> Counts:
 COUNTS, BYTES = "allocation", "requested_bytes"
 
 
-def allocations_of(call: Call, device: torch.device) -> Counts:
+def allocations_of(call: instruments.Call, device: torch.device) -> Counts:
     """Allocations of one call."""
 
     def totals() -> tuple[int, int]:
@@ -194,7 +193,7 @@ class Watch:
     _seen: tuple[int, int] = (0, 0)
     _found: dict[str | None, tuple[int, int]] = field(default_factory=dict)
 
-    def lines(self, call: Call) -> list[HostLine]:
+    def lines(self, call: instruments.Call) -> list[HostLine]:
         self._seen, other = self.totals(), sys.gettrace()
         sys.settrace(self._traced)
         try:

@@ -7,12 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from pytest_flashinfer_perf.api import OtherTime, Quantity, Row, match, share, thresholds
 from pytest_flashinfer_perf.extensions.host.host_time import COUNTED, SYNCHRONISATION, HostTime, of, places
-from pytest_flashinfer_perf.gate.match import ComparedCase
-from pytest_flashinfer_perf.gate.quantity import OtherTime, Quantity
-from pytest_flashinfer_perf.gate.thresholds import Broken, number, share, switch
 from pytest_flashinfer_perf.machine.load import Contention
-from pytest_flashinfer_perf.rows.row import Row
 
 NOT_WRITTEN = "its rows do not say what it asks of the host"
 
@@ -22,13 +19,13 @@ class HostLimits:
     """The limits of `[thresholds]` for host time, which has none unless the settings file sets one."""
 
     slower_host: Annotated[float | None, share] = None
-    max_host_us: Annotated[float | None, number] = None
-    max_plan_us: Annotated[float | None, number] = None
-    max_launches: Annotated[float | None, number] = None
-    no_sync: Annotated[bool, switch] = False
+    max_host_us: Annotated[float | None, thresholds.number] = None
+    max_plan_us: Annotated[float | None, thresholds.number] = None
+    max_launches: Annotated[float | None, thresholds.number] = None
+    no_sync: Annotated[bool, thresholds.switch] = False
 
 
-def broken(case: ComparedCase, asked: HostLimits) -> Iterator[Broken]:
+def broken(case: match.ComparedCase, asked: HostLimits) -> Iterator[thresholds.Broken]:
     """Which of them this run does not keep."""
     hosts = [of(row) for row in case.after]
     for field in ("host_us", "plan_us", "launches"):
@@ -41,30 +38,30 @@ def broken(case: ComparedCase, asked: HostLimits) -> Iterator[Broken]:
         yield from _comparable([of(row) for row in case.rows])
 
 
-def _at_most(field: str, most: float, hosts: Sequence[HostTime | None]) -> Iterator[Broken]:
+def _at_most(field: str, most: float, hosts: Sequence[HostTime | None]) -> Iterator[thresholds.Broken]:
     """A case for which nothing is planned breaks no limit of plans."""
     seen = [getattr(host, field) for host in hosts if host]
     known = [value for value in seen if value is not None]
     if len(seen) < len(hosts) or (len(known) < len(seen) and field != "plan_us"):
-        yield Broken(f"max_{field} = {most:g}: {NOT_WRITTEN}", unknown=True)
+        yield thresholds.Broken(f"max_{field} = {most:g}: {NOT_WRITTEN}", unknown=True)
     elif known and statistics.median(known) > most:
-        yield Broken(f"max_{field} = {most:g}: it has {statistics.median(known):.4g}")
+        yield thresholds.Broken(f"max_{field} = {most:g}: it has {statistics.median(known):.4g}")
 
 
-def _comparable(hosts: Sequence[HostTime | None]) -> Iterator[Broken]:
+def _comparable(hosts: Sequence[HostTime | None]) -> Iterator[thresholds.Broken]:
     planned = {bool(host.comparable_plan_us) for host in hosts if host}
     if not all(host and host.comparable_us for host in hosts):
-        yield Broken(f"slower_host: {NOT_WRITTEN}", unknown=True)
+        yield thresholds.Broken(f"slower_host: {NOT_WRITTEN}", unknown=True)
     elif len(planned) > 1:
-        yield Broken("slower_host: some of its rows have a plan and others have none", unknown=True)
+        yield thresholds.Broken("slower_host: some of its rows have a plan and others have none", unknown=True)
 
 
-def _never_waits(hosts: Sequence[HostTime | None]) -> Iterator[Broken]:
+def _never_waits(hosts: Sequence[HostTime | None]) -> Iterator[thresholds.Broken]:
     waiting = [host for host in hosts if host and host.synchronisations]
     if waiting:
-        yield Broken(f"no_sync: it waits for the GPU, {', '.join(places(waiting[-1], SYNCHRONISATION))}")
+        yield thresholds.Broken(f"no_sync: it waits for the GPU, {', '.join(places(waiting[-1], SYNCHRONISATION))}")
     elif any(host is None or host.synchronisations is None for host in hosts):
-        yield Broken(f"no_sync: {NOT_WRITTEN}", unknown=True)
+        yield thresholds.Broken(f"no_sync: {NOT_WRITTEN}", unknown=True)
 
 
 # The change of both times, the fastest of each in seconds of a core of one speed: others take up to twice as long for
@@ -87,7 +84,7 @@ def contention(row: Row) -> Contention | None:
     return host.contention if (host := of(row)) else None
 
 
-def asked_more(case: ComparedCase) -> Iterator[str]:
+def asked_more(case: match.ComparedCase) -> Iterator[str]:
     """Allocations, synchronisations and copies that became more, with the lines of Python that cause them."""
     before, after = ([host for row in side if (host := of(row))] for side in (case.before, case.after))
     for what, field in COUNTED.items():

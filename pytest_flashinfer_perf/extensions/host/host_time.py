@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_flashinfer_perf.api import scatter
 from pytest_flashinfer_perf.machine.load import Contention
-from pytest_flashinfer_perf.rows.scatter import is_measured
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.rows.row import Row
+    from pytest_flashinfer_perf.api import Row
 
 NAME = "host"  # of the part of a row
 ALLOCATION, SYNCHRONISATION, COPY_TO_HOST = "allocation", "synchronisation", "copy to host"
@@ -64,7 +64,7 @@ class HostTime:
 
 
 def _comparable(times: tuple[float, ...], references: tuple[float, ...]) -> float | None:
-    known = times and references and is_measured(min(times)) and is_measured(min(references))
+    known = times and references and scatter.is_measured(min(times)) and scatter.is_measured(min(references))
     return REFERENCE_US * min(times) / min(references) if known else None
 
 

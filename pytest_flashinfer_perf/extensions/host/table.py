@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from pytest_flashinfer_perf.api import Row, formatting
 from pytest_flashinfer_perf.extensions.host.host_time import (
     ALLOCATION,
     COPY_TO_HOST,
@@ -15,8 +16,6 @@ from pytest_flashinfer_perf.extensions.host.host_time import (
     places,
 )
 from pytest_flashinfer_perf.report.sections import Section, Table
-from pytest_flashinfer_perf.rows.formatting import counted, duration, grouped, indented, named, wrapped
-from pytest_flashinfer_perf.rows.row import Row
 
 Cells = tuple[tuple[str, ...], list[tuple[str, ...]]]
 BATCH = "batch_size"
@@ -39,24 +38,24 @@ def lines(rows: Sequence[Row]) -> Iterator[str]:
     yield ""
     yield "what a call costs the host, without a CUDA graph"
     yield HEADINGS
-    for shape, backends in grouped(seen, lambda one: one[0].shape):
+    for shape, backends in formatting.grouped(seen, lambda one: one[0].shape):
         yield shape
         for row, host in backends:
             yield _line(row, host)
             for what in (ALLOCATION, SYNCHRONISATION, COPY_TO_HOST):
                 for place in places(host, what):
-                    yield from indented(f"{what}: {place}", 6)
+                    yield from formatting.indented(f"{what}: {place}", 6)
 
 
 def _line(row: Row, host: HostTime) -> str:
     counts = (host.allocations, host.synchronisations, host.copies_to_host)
     cells = "".join(f"{_count(count):>{width}}" for count, width in zip(counts, (6, 5, 5), strict=True))
-    times = "".join(f"{time:>10}" for time in (_us(host.host_us), _us(host.plan_us), duration(row.median)))
-    return f"  {named(row):<24}{times}{_count(host.launches):>7}{cells}"
+    times = "".join(f"{time:>10}" for time in (_us(host.host_us), _us(host.plan_us), formatting.duration(row.median)))
+    return f"  {formatting.named(row):<24}{times}{_count(host.launches):>7}{cells}"
 
 
 def _us(us: float | None) -> str:
-    return "-" if us is None else duration(1e-6 * us)
+    return "-" if us is None else formatting.duration(1e-6 * us)
 
 
 def _count(count: int | None) -> str:
@@ -67,15 +66,15 @@ def waiting(rows: Iterable[Row]) -> Iterator[str]:
     """How many calls the GPU waits for, where it is not given a graph."""
     slower = sum(outlasts(host, row.median) for row, host in known(rows))
     if slower:
-        longer = f"{counted(slower, 'case')} with more host time than GPU time"
-        yield from wrapped(f"{longer}: without a CUDA graph the GPU waits (--perf-host)")
+        longer = f"{formatting.counted(slower, 'case')} with more host time than GPU time"
+        yield from formatting.wrapped(f"{longer}: without a CUDA graph the GPU waits (--perf-host)")
 
 
 def slowest_plans(rows: Iterable[Row]) -> Cells:
     planned = [(row, host) for row, host in known(rows) if host.plan_us is not None]
     slowest = sorted(planned, key=lambda one: -(one[1].plan_us or 0.0))[:MOST]
     return ("case", "plan", "enqueue", "GPU"), [
-        (row.case, _us(host.plan_us), _us(host.host_us), duration(row.median)) for row, host in slowest
+        (row.case, _us(host.plan_us), _us(host.host_us), formatting.duration(row.median)) for row, host in slowest
     ]
 
 
@@ -97,7 +96,7 @@ def costliest(rows: Iterable[Row]) -> Cells:
     slower = [(row, host) for row, host in known(rows) if outlasts(host, row.median)]
     ordered = sorted(slower, key=lambda one: -one[1].host_us * 1e-6 / one[0].median)[:MOST]
     return ("case", "enqueue", "GPU", "launches", "allocations"), [
-        (row.case, _us(host.host_us), duration(row.median), _count(host.launches), _count(host.allocations))
+        (row.case, _us(host.host_us), formatting.duration(row.median), _count(host.launches), _count(host.allocations))
         for row, host in ordered
     ]
 
@@ -150,7 +149,7 @@ def plans_over_batches(rows: Iterable[Row]) -> list[dict[str, Any]]:
         shape = "-".join(word for word in row.shape.split("-") if word != batch)
         return f"{row.identity.routine} {shape} {row.identity.backend}"
 
-    for name, alike in grouped(planned, curve):
+    for name, alike in formatting.grouped(planned, curve):
         batches = {row.params[BATCH]: us for row, us in alike}
         if len(batches) > 1:
             points += [{"curve": name, "batch": batch, "us": batches[batch]} for batch in sorted(batches)]

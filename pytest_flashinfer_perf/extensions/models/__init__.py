@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.settings.option import Option, option
+from pytest_flashinfer_perf.api import Option, option
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.cli.command import Command
-    from pytest_flashinfer_perf.gate.verdict import Summing
+    from pytest_flashinfer_perf.api import Command, Run, verdict
     from pytest_flashinfer_perf.report.sections import Section
-    from pytest_flashinfer_perf.rows.run_file import Run
 
 USES = ("apis",)  # which has the kernels between products
 
@@ -42,7 +40,7 @@ def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:
-    from pytest_flashinfer_perf.cli.command import Command
+    from pytest_flashinfer_perf.api import Command
 
     return (
         Command(
@@ -51,7 +49,7 @@ def pytest_perf_commands() -> tuple[Command, ...]:
     )
 
 
-def pytest_perf_sums() -> tuple[Summing, ...]:
+def pytest_perf_sums() -> tuple[verdict.Summing, ...]:
     from pytest_flashinfer_perf.extensions.models.verdicts import SUMS
 
     return (SUMS,)
@@ -74,9 +72,9 @@ def pytest_perf_paths(config: pytest.Config) -> Sequence[Path]:
     """A step has kernels of the suite and of APIs."""
     if not is_asked(config) or config.getoption("perf_api"):
         return []
+    from pytest_flashinfer_perf.api import cases
     from pytest_flashinfer_perf.extensions import apis
     from pytest_flashinfer_perf.extensions.models.asked import AskedModel
-    from pytest_flashinfer_perf.plugin import cases
 
     return [*cases.paths(), apis.tests()] if AskedModel(config).is_step else []
 

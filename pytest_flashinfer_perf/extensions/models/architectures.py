@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_flashinfer_perf.errors import unknown
+from pytest_flashinfer_perf.api import errors
 from pytest_flashinfer_perf.extensions.models import config_json, quantisation
 from pytest_flashinfer_perf.extensions.models.config_json import ConfigError, Fields
 from pytest_flashinfer_perf.extensions.models.description import (
@@ -60,7 +60,7 @@ def _architecture(config: Fields) -> str:
     if not listed:
         raise config.fault("architectures", f"is missing: {', '.join(ARCHITECTURES)} are known")
     if listed[0] not in ARCHITECTURES:
-        sentence = unknown(listed[0], ARCHITECTURES)
+        sentence = errors.unknown(listed[0], ARCHITECTURES)
         raise ConfigError(f"{config.source}: architectures: {sentence}; a new one has to say how it spells {NEEDED}")
     return listed[0]
 

@@ -8,18 +8,13 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.errors import unknown
+from pytest_flashinfer_perf.api import BOARD, SETTINGS, cases, errors, usage, workers
 from pytest_flashinfer_perf.extensions.apis.known import all_apis
 from pytest_flashinfer_perf.extensions.models import plan as plans
 from pytest_flashinfer_perf.extensions.models import shipped
 from pytest_flashinfer_perf.extensions.models.deployment import parse
 from pytest_flashinfer_perf.extensions.models.step import NAME, StepPlan
-from pytest_flashinfer_perf.plugin import cases
-from pytest_flashinfer_perf.plugin.results import BOARD
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.session.stash import SETTINGS
-from pytest_flashinfer_perf.session.workers import gpus_of_session
-from pytest_flashinfer_perf.settings.usage import errors_of_use
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.params import ParamError, Params
 from pytest_flashinfer_perf.spec.presets import Spread, split_name
@@ -63,12 +58,12 @@ class AskedModel:
         """The step as this FlashInfer can measure it, for the file of the run."""
         if not self.is_step:
             return None
-        step, here = plans.completed(self.plan, {**all_routines(), **all_apis()}), gpus_of_session()
+        step, here = plans.completed(self.plan, {**all_routines(), **all_apis()}), workers.gpus_of_session()
         return plans.within(step, len(here)) if here else step
 
     def pytest_collection(self) -> None:
         """Raise for what is wrong before anything is collected."""
-        with errors_of_use():
+        with usage.errors_of_use():
             if self.file:
                 _ = self.plan
             if self.model is None:
@@ -76,7 +71,7 @@ class AskedModel:
                     raise ParamError("--perf-step needs --perf-model")
                 return
             if not shipped.is_path(self.name) and self.name not in known():
-                raise ParamError(f"--perf-model: {unknown(self.name, known())}")
+                raise ParamError(f"--perf-model: {errors.unknown(self.name, known())}")
             for routine in all_routines().values():
                 self.shapes(routine)
 

@@ -12,12 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_flashinfer_perf.api import Row, Run, formatting, run_file, scatter
 from pytest_flashinfer_perf.extensions.models.step import StepKernel, StepPlan, Traffic, plan_of
 from pytest_flashinfer_perf.report.sections import Section, Table
-from pytest_flashinfer_perf.rows.formatting import cold_l2, duration, named, shortened
-from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.run_file import Run, RunError
-from pytest_flashinfer_perf.rows.scatter import relative_error
 
 USABLE = ("ok", "noisy")
 UNUSABLE = {
@@ -51,7 +48,9 @@ class KernelTime:
     @property
     def error(self) -> float:
         row = self.row
-        return 0.0 if row is None else self.seconds * relative_error(row.stats.data, row.spread, row.stats.rounds)
+        return (
+            0.0 if row is None else self.seconds * scatter.relative_error(row.stats.data, row.spread, row.stats.rounds)
+        )
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,9 @@ def of_run(plan: StepPlan, run: Run, base: Run | None = None) -> Budget:
     rows = [row for row in run.ours if row.status in USABLE]
     devices = sorted({str(row.identity.device_name) for row in rows})
     if len(devices) != 1:
-        raise RunError(f"{run.name} has usable rows of {' and '.join(devices) or 'no device'}: a step runs on one GPU")
+        raise run_file.RunError(
+            f"{run.name} has usable rows of {' and '.join(devices) or 'no device'}: a step runs on one GPU"
+        )
     ordered = sorted(rows, key=lambda row: row.median, reverse=True)
     fastest = {key: row for row in ordered for key in keys_of(row.params)}
     entries = tuple(_entry(kernel, fastest, run) for kernel in plan.kernels)
@@ -111,7 +112,7 @@ def of_runs(runs: Sequence[Run]) -> list[Budget]:
 def _of_two(plan: StepPlan, run: Run, first: Run) -> Budget:
     try:
         return of_run(plan, run, None if first is run else first)
-    except RunError as error:
+    except run_file.RunError as error:
         return Budget(plan, trouble=str(error))
 
 
@@ -201,9 +202,9 @@ def table(budget: Budget) -> Iterator[tuple[str, ...]]:
             continue
         cells = ["not measured", "-", "-", "-"]
         if entry.row is not None:
-            backend = f"{entry.row.identity.routine}: {named(entry.row)}"
+            backend = f"{entry.row.identity.routine}: {formatting.named(entry.row)}"
             share = f"{entry.seconds / whole:.1%}"
-            cells = [backend, duration(entry.row.median), duration(entry.seconds), share]
+            cells = [backend, formatting.duration(entry.row.median), formatting.duration(entry.seconds), share]
         yield (entry.kernel.name, str(entry.kernel.count), *cells)
 
 
@@ -215,8 +216,8 @@ def _by_api(budget: Budget, seconds: float) -> Iterator[tuple[str, ...]]:
             of_api[entry.kernel.name].append(entry)
     for name, entries in sorted(of_api.items(), key=lambda one: -_sum(one[1]).seconds):
         calls, took = sum(entry.kernel.count for entry in entries), _sum(entries).seconds
-        per_second = duration(took / seconds) if seconds else "-"
-        times = (duration(took / calls), per_second, f"{took / whole:.1%}")
+        per_second = formatting.duration(took / seconds) if seconds else "-"
+        times = (formatting.duration(took / calls), per_second, f"{took / whole:.1%}")
         yield (name, f"{calls:,}", str(len(entries)), *times)
 
 
@@ -229,7 +230,7 @@ def below(budget: Budget) -> Iterator[str]:
     without = f", incomplete: of kernels with {_weights(measured, budget)}"
     incomplete = without if budget.plan.gaps or budget.unmeasured else ""
     per = " per step" if budget.plan.traffic is None else ""
-    yield f"sum {duration(total.seconds)} +- {duration(total.error)} of GPU time{per}{incomplete}"
+    yield f"sum {formatting.duration(total.seconds)} +- {formatting.duration(total.error)} of GPU time{per}{incomplete}"
     if budget.plan.traffic:
         yield from _beside(budget, budget.plan.traffic)
     for reason in dict.fromkeys(entry.reason for entry in budget.unmeasured):
@@ -248,23 +249,24 @@ def _beside(budget: Budget, traffic: Traffic) -> Iterator[str]:
     """The sum per second, and beside the kernels that the recorded program ran, if the recording timed them."""
     took, (now, between) = budget.total.seconds, _by_kernel(budget)
     if traffic.seconds:
-        yield f"{duration(took / traffic.seconds)} of GPU time for each second that was recorded"
+        yield f"{formatting.duration(took / traffic.seconds)} of GPU time for each second that was recorded"
     seen = math.fsum(traffic.kernels.get(name, 0.0) for name in now)
     if not seen:
         return
     both = [(name, seconds / runs) for name, (runs, seconds) in now.items() if name in traffic.kernels]
     as_often = sum(traffic.runs[name] * each - traffic.kernels[name] for name, each in both)
-    caches = " and ".join(sorted({cold_l2(entry.row) for entry in budget.entries if entry.row is not None}))
+    caches = " and ".join(sorted({formatting.cold_l2(entry.row) for entry in budget.entries if entry.row is not None}))
     yield (
-        f"the recorded program spent {duration(seen)} in the kernels of these cases; the sum, of {caches}, is "
+        f"the recorded program spent {formatting.duration(seen)} in the kernels of these cases; the sum, of "
+        f"{caches}, is "
         f"{took / seen - 1:+.1%} of that, and {as_often / seen:+.1%} if each kernel ran as often as it was recorded; "
         f"{1 - seen / math.fsum(traffic.kernels.values()):.1%} of the program's GPU time went into other kernels"
     )
     apart = {name: seconds - traffic.kernels.get(name, 0.0) for name, (_, seconds) in now.items()}
     for name in sorted(apart, key=lambda name: -abs(apart[name]))[:MOST_KERNELS]:
         sides = ((traffic.runs.get(name, 0), traffic.kernels.get(name, 0.0)), now[name])
-        before, after = (f"{runs:,} x {duration(seconds / max(1, runs))}" for runs, seconds in sides)
-        yield f"  {apart[name] / seen:+.1%}: recorded {before}, measured {after}: {shortened(name)}"
+        before, after = (f"{runs:,} x {formatting.duration(seconds / max(1, runs))}" for runs, seconds in sides)
+        yield f"  {apart[name] / seen:+.1%}: recorded {before}, measured {after}: {formatting.shortened(name)}"
     if between:
         yield f"  {between / seen:+.1%}: between the kernels of a call, which a recording does not time"
 

@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.files import read_text
-from pytest_flashinfer_perf.rows.fields import shown
+from pytest_flashinfer_perf.api import FlashinferPerfError, fields, file_io
 
 LARGEST = 2**31 - 1  # a width above it is a mistake, and would overflow the kernels' indices
 MOST_BYTES = 1 * 2**20  # of a config.json; a larger file is something else
@@ -42,7 +40,7 @@ class Fields:
             raise self.fault(" or ".join(names), "is missing")
         value = self.known[name]
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise self.fault(name, f"must be a whole number from {least} to {most}, got {shown(value)}")
+            raise self.fault(name, f"must be a whole number from {least} to {most}, got {fields.shown(value)}")
         return value
 
     def optional(self, name: str) -> int | None:
@@ -52,7 +50,7 @@ class Fields:
         """A number that other numbers are multiplied by, 1 where there is none."""
         value = self._of(name, (int, float), 1.0, wanted="a positive number")
         if isinstance(value, bool) or not 0 < value < LARGEST:
-            raise self.fault(name, f"must be a positive number, got {shown(value)}")
+            raise self.fault(name, f"must be a positive number, got {fields.shown(value)}")
         return float(value)
 
     def switch(self, name: str) -> bool:
@@ -78,13 +76,13 @@ class Fields:
     def _of(self, name: str, kind: type | tuple[type, ...], default: Any, wanted: str) -> Any:
         value = self.known.get(name)
         if value is not None and not isinstance(value, kind):
-            raise self.fault(name, f"must be {wanted}, got {shown(value)}")
+            raise self.fault(name, f"must be {wanted}, got {fields.shown(value)}")
         return default if value is None else value
 
     def _each(self, name: str, kind: type, wanted: str) -> list[Any]:
         listed: list[Any] = self._of(name, list, [], wanted)
         if not all(isinstance(one, kind) for one in listed):
-            raise self.fault(name, f"must be {wanted}, got {shown(listed)}")
+            raise self.fault(name, f"must be {wanted}, got {fields.shown(listed)}")
         return listed
 
 
@@ -102,7 +100,7 @@ def _parsed(file: Path) -> Fields:
     try:
         if file.stat().st_size > MOST_BYTES:
             raise ConfigError(f"{file} is larger than {MOST_BYTES} bytes: name the config.json of a model")
-        return parse(read_text(file), str(file))
+        return parse(file_io.read_text(file), str(file))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} could not be read: {error}: name a config.json, or the folder of one") from error
 
@@ -113,5 +111,5 @@ def parse(text: str, source: str) -> Fields:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{source} is not JSON: {error}") from error
     if not isinstance(known, dict):
-        raise ConfigError(f"{source} holds {shown(known)}, where a config.json holds an object")
+        raise ConfigError(f"{source} holds {fields.shown(known)}, where a config.json holds an object")
     return Fields(known, source)

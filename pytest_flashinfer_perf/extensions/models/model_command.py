@@ -9,18 +9,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf.cli.commands import parser_of, write
+from pytest_flashinfer_perf.api import Run, commands, file_io, formatting, printing, processes, run_file
 from pytest_flashinfer_perf.extensions.apis.known import all_apis
 from pytest_flashinfer_perf.extensions.models import budget, deployment
 from pytest_flashinfer_perf.extensions.models import plan as plans
 from pytest_flashinfer_perf.extensions.models.step import StepPlan, plan_of
-from pytest_flashinfer_perf.files import verify_outputs
-from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.printing import safe_lines, say
 from pytest_flashinfer_perf.report import markdown, story
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.rows.formatting import counted
-from pytest_flashinfer_perf.rows.run_file import Run, RunError
 
 COMPLETE, INCOMPLETE = 0, 2
 EXAMPLE = """examples:
@@ -34,15 +29,17 @@ def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     args = _parser().parse_args(own)
     config = Path(args.config)
-    verify_outputs({"--output": args.output}, filter(None, (config, config / "config.json", args.run, args.base)))
+    file_io.verify_outputs(
+        {"--output": args.output}, filter(None, (config, config / "config.json", args.run, args.base))
+    )
     plan = plans.of(args.config, deployment.read(args))
     if args.plan:
-        write(args.output, safe_lines("\n".join(plans.listed(plan))) + "\n")
+        commands.write(args.output, printing.safe_lines("\n".join(plans.listed(plan))) + "\n")
         return COMPLETE
     run = _read(args.run) if args.run else _measured(plan, for_pytest)
     found = budget.of_run(_recorded(plan, run), run, _read(args.base) if args.base else None)
     lines = markdown.opened(budget.as_table(found)) if args.markdown else budget.lines(found)
-    write(args.output, safe_lines("\n".join(lines)) + "\n")
+    commands.write(args.output, printing.safe_lines("\n".join(lines)) + "\n")
     return INCOMPLETE if found.unmeasured else COMPLETE
 
 
@@ -62,14 +59,14 @@ def _read(path: Path) -> Run:
 def _measured(plan: StepPlan, for_pytest: Sequence[str]) -> Run:
     """By the suite, in a process of its own, whose log stays where it fails, as the error names it."""
     folder, is_named = Path(tempfile.mkdtemp(prefix="flashinfer-perf-model-")), False
-    say(f"{plan.title}: {counted(len(plan.kernels) - len(plan.gaps), 'kernel')} to measure")
+    printing.say(f"{plan.title}: {formatting.counted(len(plan.kernels) - len(plan.gaps), 'kernel')} to measure")
     words = [f"--perf-plan={folder / 'plan.json'}", *for_pytest]
     start = "import sys; from pytest_flashinfer_perf import cli; sys.exit(cli.main(sys.argv[1:]))"
     suite = processes.Environment("this one", (sys.executable, "-c", start, "bench"), shows=True)
     try:
         plans.write(folder / "plan.json", plan)
         return processes.measured(suite, words, folder / "step").run
-    except RunError:
+    except run_file.RunError:
         is_named = True
         raise
     finally:
@@ -78,7 +75,7 @@ def _measured(plan: StepPlan, for_pytest: Sequence[str]) -> Run:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(
+    parser = commands.parser_of(
         "model",
         "Show the GPU time of one step of a model on one GPU, kernel by kernel, with what is not covered. "
         "Measures the kernels, unless --run names a file with their times. Exits with 2 if a kernel that the suite can "

@@ -12,13 +12,13 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 
+from pytest_flashinfer_perf.api import fields as stored
+from pytest_flashinfer_perf.api import file_io
 from pytest_flashinfer_perf.extensions.models import kernels, shipped
 from pytest_flashinfer_perf.extensions.models.config_json import ConfigError
 from pytest_flashinfer_perf.extensions.models.deployment import Step
 from pytest_flashinfer_perf.extensions.models.kernels import Problem
 from pytest_flashinfer_perf.extensions.models.step import StepKernel, StepPlan
-from pytest_flashinfer_perf.files import FileError, read_json, write_json
-from pytest_flashinfer_perf.rows import fields as stored
 from pytest_flashinfer_perf.spec.params import ParamError, Params
 from pytest_flashinfer_perf.spec.presets import Model, UnevenError
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Shape
@@ -38,13 +38,13 @@ def of(text: str, step: Step) -> StepPlan:
 def read(path: Path) -> StepPlan:
     """Read the plan that another process has written."""
     try:
-        return stored.read(StepPlan, read_json(path), str(path))
-    except (FileError, stored.FieldError) as error:
+        return stored.read(StepPlan, file_io.read_json(path), str(path))
+    except (file_io.FileError, stored.FieldError) as error:
         raise ConfigError(f"{path} is no plan of a step: {error}") from error
 
 
 def write(path: Path, plan: StepPlan) -> None:
-    write_json(path, stored.written(plan))
+    file_io.write_json(path, stored.written(plan))
 
 
 def shapes(plan: StepPlan, routine: AnyRoutine) -> list[Shape[Params]]:

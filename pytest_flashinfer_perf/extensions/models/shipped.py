@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.errors import unknown
+from pytest_flashinfer_perf.api import errors
 from pytest_flashinfer_perf.extensions.models import architectures
 from pytest_flashinfer_perf.extensions.models.config_json import ConfigError, Fields
 from pytest_flashinfer_perf.extensions.models.description import Description
@@ -26,7 +26,7 @@ def names() -> tuple[str, ...]:
 def record(name: str) -> Mapping[str, Any]:
     """The whole file: its config, and the number of parameters that is published; where and when each was taken."""
     if name not in names():
-        raise ConfigError(unknown(name, names()))
+        raise ConfigError(errors.unknown(name, names()))
     known: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     return known
 

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_flashinfer_perf.rows.fields import FieldError
-from pytest_flashinfer_perf.rows.run_file import Run
+from pytest_flashinfer_perf.api import Run, fields
 
 NAME = "step"  # of the part of a run
 SUMMED = ("count", "weight_bytes", "parameters", "flops")
@@ -41,7 +40,7 @@ class StepKernel:
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise FieldError(f"{self.name}: count must be at least 1, got {self.count}")
+            raise fields.FieldError(f"{self.name}: count must be at least 1, got {self.count}")
 
 
 @dataclass(frozen=True, kw_only=True)

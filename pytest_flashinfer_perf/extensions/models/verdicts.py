@@ -13,15 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
+from pytest_flashinfer_perf.api import Row, Run, effects, formatting, share, thresholds, verdict
 from pytest_flashinfer_perf.extensions.models.budget import USABLE, ProblemKey, key_of, keys_of
 from pytest_flashinfer_perf.extensions.models.step import StepKernel, StepPlan, Traffic, plan_of
 from pytest_flashinfer_perf.gate import student
-from pytest_flashinfer_perf.gate.effects import RISK, Domain
-from pytest_flashinfer_perf.gate.thresholds import Globs, number, share
-from pytest_flashinfer_perf.gate.verdict import Judged, RunSum, Summing
-from pytest_flashinfer_perf.rows.formatting import duration
-from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.run_file import Run
 
 
 @dataclass(frozen=True)
@@ -29,7 +24,7 @@ class StepLimits:
     """The limits of `[models]` for the sum of a step; None for no limit."""
 
     slower_step: Annotated[float | None, share] = None
-    max_step_us: Annotated[float | None, number] = None
+    max_step_us: Annotated[float | None, thresholds.number] = None
 
 
 @dataclass(frozen=True)
@@ -37,7 +32,7 @@ class TrafficLimits:
     """The limits of `[traffic]` for the sum of the calls of a recording, or for those of one API; None for no limit."""
 
     slower: Annotated[float | None, share] = None
-    max_ms_per_s: Annotated[float | None, number] = None
+    max_ms_per_s: Annotated[float | None, thresholds.number] = None
 
 
 class TimedCase(NamedTuple):
@@ -52,11 +47,11 @@ Cases = Mapping[ProblemKey, Sequence[TimedCase]]
 
 
 def sums(
-    cases: Sequence[Judged], head: Sequence[Run], limits: Mapping[str, Globs]
-) -> tuple[Sequence[RunSum], Sequence[str]]:
+    cases: Sequence[verdict.Judged], head: Sequence[Run], limits: Mapping[str, thresholds.Globs]
+) -> tuple[Sequence[verdict.RunSum], Sequence[str]]:
     """Of each model and each recording that this run has; and the globs that fit none of them."""
     plans = {plan.name: plan for run in head if (plan := plan_of(run))}.values()
-    timed, made = _timed_cases(cases), list[RunSum]()
+    timed, made = _timed_cases(cases), list[verdict.RunSum]()
     fit: dict[str, list[str]] = {"traffic": [], "models": []}
     for plan in plans:
         if plan.traffic is None:
@@ -70,7 +65,7 @@ def sums(
     return made, [f"[{section}] {glob!r} fits {FITS_NONE[section]}" for section, glob in idle]
 
 
-def _timed_cases(cases: Sequence[Judged]) -> Cases:
+def _timed_cases(cases: Sequence[verdict.Judged]) -> Cases:
     timed: dict[ProblemKey, list[TimedCase]] = defaultdict(list)
     for one in cases:
         found = TimedCase(_seconds(one.case.before), _seconds(one.case.after), _unsure(one))
@@ -85,28 +80,32 @@ def _seconds(rows: Sequence[Row]) -> float | None:
     return statistics.median(medians) if medians else None
 
 
-def _unsure(one: Judged) -> float | None:
+def _unsure(one: verdict.Judged) -> float | None:
     """How far its time may be off, its gaps included, as a share; None of a case that is not compared."""
-    parts = [effect for effect in one.effects if effect.seen.domain in (Domain.TIME, Domain.BUSY, Domain.GAPS)]
-    return math.fsum(student.t_quantile(RISK, part.noise.df) * part.error for part in parts) if parts else None
+    parts = [
+        effect
+        for effect in one.effects
+        if effect.seen.domain in (effects.Domain.TIME, effects.Domain.BUSY, effects.Domain.GAPS)
+    ]
+    return math.fsum(student.t_quantile(effects.RISK, part.noise.df) * part.error for part in parts) if parts else None
 
 
 # The step of a model.
 
 
-def judged(plan: StepPlan, cases: Cases, limits: StepLimits) -> RunSum:
+def judged(plan: StepPlan, cases: Cases, limits: StepLimits) -> verdict.RunSum:
     kernels = [(kernel.name, _timed(kernel, cases)) for kernel in plan.kernels if not kernel.gap]
     whole = sum(timed.after or 0.0 for _, timed in kernels)
     unmeasured = [name for name, timed in kernels if timed.after is None]
     left_out = [kernel.name for kernel in plan.gaps] + unmeasured
-    sentences = [f"{duration(whole)}{f', without {_listed(left_out)}' if left_out else ''}"]
+    sentences = [f"{formatting.duration(whole)}{f', without {_listed(left_out)}' if left_out else ''}"]
     change, unsure, apart = _change(kernels)
     if change is not None:
         beside = f", {_listed(apart)} left out" if apart else ""
         sentences.append(f"{change:+.2%} +- {unsure:.2%} of GPU time{beside}")
     worse = tuple(_worse(limits, whole, change, unsure))
     unknown = tuple(_unknown(limits, unmeasured, change)) if not worse else ()
-    return RunSum(plan.name, f"step of {plan.name}", "; ".join(sentences), worse, unknown)
+    return verdict.RunSum(plan.name, f"step of {plan.name}", "; ".join(sentences), worse, unknown)
 
 
 def _timed(kernel: StepKernel, cases: Cases) -> TimedCase:
@@ -158,7 +157,9 @@ FITS_NONE = {
 MOST_NAMED = 5
 
 
-def judged_traffic(plan: StepPlan, traffic: Traffic, cases: Cases, limits: Callable[[str], TrafficLimits]) -> RunSum:
+def judged_traffic(
+    plan: StepPlan, traffic: Traffic, cases: Cases, limits: Callable[[str], TrafficLimits]
+) -> verdict.RunSum:
     found = [(kernel, _timed(kernel, cases)) for kernel in plan.kernels]
     kernels = [(kernel.name, timed) for kernel, timed in found if not kernel.gap]
     parts: defaultdict[str, list[tuple[str, TimedCase]]] = defaultdict(list)
@@ -175,11 +176,13 @@ def judged_traffic(plan: StepPlan, traffic: Traffic, cases: Cases, limits: Calla
     named = {SUM: kernels, **parts}
     worse = tuple(sentence for name, part in named.items() for sentence in _exceeded(name, part, traffic, limits(name)))
     unknown = [sentence for name, part in named.items() for sentence in _unjudged(name, part, limits(name))]
-    return RunSum(plan.name, "your traffic", "; ".join(sentences), worse, () if worse else tuple(unknown), leads=True)
+    return verdict.RunSum(
+        plan.name, "your traffic", "; ".join(sentences), worse, () if worse else tuple(unknown), leads=True
+    )
 
 
 def _of_time(seconds: float, traffic: Traffic) -> str:
-    return f"{_ms_per_s(seconds, traffic):.4g} ms per second" if traffic.seconds else duration(seconds)
+    return f"{_ms_per_s(seconds, traffic):.4g} ms per second" if traffic.seconds else formatting.duration(seconds)
 
 
 def _ms_per_s(seconds: float, traffic: Traffic) -> float:
@@ -218,4 +221,4 @@ def _unjudged(name: str, part: Sequence[tuple[str, TimedCase]], limits: TrafficL
         yield f"slower of {name} cannot be judged: none of its cases was compared"
 
 
-SUMS = Summing({"models": StepLimits, "traffic": TrafficLimits}, sums)
+SUMS = verdict.Summing({"models": StepLimits, "traffic": TrafficLimits}, sums)

@@ -14,15 +14,9 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pytest_flashinfer_perf.api import fields, file_io, formatting, printing, run_file, words
 from pytest_flashinfer_perf.extensions.bisect.search import COMMAND, RESULT, CaseFinding
 from pytest_flashinfer_perf.extensions.nights.trends import NEAR, STILL_THERE, Found, GpuPage
-from pytest_flashinfer_perf.files import FileError, read_json, write_json, write_whole
-from pytest_flashinfer_perf.gate import words
-from pytest_flashinfer_perf.printing import safe
-from pytest_flashinfer_perf.rows import fields
-from pytest_flashinfer_perf.rows.fields import FieldError
-from pytest_flashinfer_perf.rows.formatting import as_markdown, counted, duration, grouped, markdown_table
-from pytest_flashinfer_perf.rows.run_file import RunError
 
 STATE, EVENTS = "alarms.json", "README.md"
 PLACED_WITHIN = 21  # nights: a few noisy points place a drift that far from where sixty do
@@ -52,12 +46,14 @@ class Alarm:
 def read(folder: Path) -> list[Alarm]:
     path = _own(folder, STATE)
     try:
-        known = fields.read_list(Alarm, read_json(path), "it") if path.exists() else []
-    except (FieldError, FileError) as error:
-        raise RunError(f"{path}: not the alarms of earlier nights: {error}") from error
+        known = fields.read_list(Alarm, file_io.read_json(path), "it") if path.exists() else []
+    except (fields.FieldError, file_io.FileError) as error:
+        raise run_file.RunError(f"{path}: not the alarms of earlier nights: {error}") from error
     strange = [alarm.id for alarm in known if not ID.fullmatch(alarm.id)]
     if strange:
-        raise RunError(f"{path}: not the alarms of earlier nights: {fields.shown(strange[0])} is no name of a file")
+        raise run_file.RunError(
+            f"{path}: not the alarms of earlier nights: {fields.shown(strange[0])} is no name of a file"
+        )
     return known
 
 
@@ -70,12 +66,12 @@ def update(folder: Path, pages: Sequence[GpuPage]) -> list[Alarm]:
             if left and (alarm.state == OPEN or any(one.is_sure for one in left)):
                 cases = dict.fromkeys([*alarm.cases, *map(_name, members)])
                 alarms[alarm.id] = replace(alarm, state=OPEN, cases=tuple(cases))
-                write_whole(_own(folder, f"{alarm.id}.md"), "\n".join(_text(folder, alarm.id, left)) + "\n")
+                file_io.write_whole(_own(folder, f"{alarm.id}.md"), "\n".join(_text(folder, alarm.id, left)) + "\n")
             elif alarm.state == OPEN and not _is_left(page, alarm):
                 alarms[alarm.id] = replace(alarm, state=CLOSED)
                 _close(_own(folder, f"{alarm.id}.md"), page)
-    write_whole(_own(folder, EVENTS), "\n".join(_events(pages, alarms.values())) + "\n")
-    write_json(_own(folder, STATE), fields.written(list(alarms.values())))
+    file_io.write_whole(_own(folder, EVENTS), "\n".join(_events(pages, alarms.values())) + "\n")
+    file_io.write_json(_own(folder, STATE), fields.written(list(alarms.values())))
     return list(alarms.values())
 
 
@@ -83,7 +79,7 @@ def _own(folder: Path, name: str) -> Path:
     """A file of this folder, which others may have pushed to: a link would lead to a file anywhere."""
     path = folder / name
     if path.is_symlink():
-        raise RunError(f"{path} is a link, which is not followed in a folder of alarms: remove it")
+        raise run_file.RunError(f"{path} is a link, which is not followed in a folder of alarms: remove it")
     return path
 
 
@@ -141,23 +137,26 @@ def _name(one: Found) -> tuple[str, str]:
 def _text(folder: Path, name: str, members: Sequence[Found]) -> Iterator[str]:
     first = max(members, key=lambda one: abs(one.size))
     page, others = first.page, len(members) - 1
-    more = f" and {counted(others, 'other case')}" if others else ""
-    yield f"# {first.verdict}: {as_markdown(first.case.name)} {words.percent(first.size)}{more}"
+    more = f" and {formatting.counted(others, 'other case')}" if others else ""
+    yield f"# {first.verdict}: {formatting.as_markdown(first.case.name)} {words.percent(first.size)}{more}"
     yield ""
     crept = f", creeping until {_when(page, first.until)}" if first.change.is_drift else ""
     yield f"Open: since {_when(page, first.since)}{crept}; updated with the run of {_when(page, -1)}."
     yield ""
-    yield f"{as_markdown(page.gpu)}, card {as_markdown(str(first.stretch.card))}, {_commits(first)}."
+    gpu, card = map(formatting.as_markdown, (page.gpu, str(first.stretch.card)))
+    yield f"{gpu}, card {card}, {_commits(first)}."
     yield ""
-    yield from markdown_table(HEADINGS, map(_cells, members[:MOST_SHOWN]))
+    yield from formatting.markdown_table(HEADINGS, map(_cells, members[:MOST_SHOWN]))
     if others >= MOST_SHOWN:
-        yield f"\nand {counted(len(members) - MOST_SHOWN, 'more case')}"
+        yield f"\nand {formatting.counted(len(members) - MOST_SHOWN, 'more case')}"
     beside = dict.fromkeys(text for one in members[:MOST_SHOWN] for text in one.beside())
     yield from _section(
-        "What else changed", [f"* {as_markdown(text)}" for text in beside] or ["Nothing that is known."]
+        "What else changed", [f"* {formatting.as_markdown(text)}" for text in beside] or ["Nothing that is known."]
     )
-    for kernels, alike in list(grouped(members, lambda one: one.kernels))[:MOST_KERNELS]:
-        of = as_markdown(alike[0].case.name) + (f" and {counted(len(alike) - 1, 'other')}" if alike[1:] else "")
+    for kernels, alike in list(formatting.grouped(members, lambda one: one.kernels))[:MOST_KERNELS]:
+        of = formatting.as_markdown(alike[0].case.name) + (
+            f" and {formatting.counted(len(alike) - 1, 'other')}" if alike[1:] else ""
+        )
         for when, names in zip(("before", "since"), kernels, strict=True):
             yield from _section(f"Kernels {when}, of {of}", map(_code, names or ["not known"]))
     if first.case.repro:
@@ -170,7 +169,7 @@ def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
 
 
 def _code(line: str) -> str:
-    return f"    {safe(line)}"
+    return f"    {printing.safe(line)}"
 
 
 def _when(page: GpuPage, night: int) -> str:
@@ -179,7 +178,7 @@ def _when(page: GpuPage, night: int) -> str:
 
 def _commits(one: Found) -> str:
     before, after = (one.page.nights[night].commit or "unknown" for night in (one.last_before, one.since))
-    return f"commit {as_markdown(before[:10])} before and {as_markdown(after[:10])} since"
+    return f"commit {formatting.as_markdown(before[:10])} before and {formatting.as_markdown(after[:10])} since"
 
 
 def _cells(one: Found) -> tuple[str, ...]:
@@ -191,14 +190,14 @@ def _cells(one: Found) -> tuple[str, ...]:
 def _figure(one: Found, level: float) -> str:
     if one.domain == "cycles":
         return f"{math.exp(level):.0f} cycles"
-    return f"{duration(1e-6 * math.exp(level))}{' busy' * (one.domain == 'busy')}"
+    return f"{formatting.duration(1e-6 * math.exp(level))}{' busy' * (one.domain == 'busy')}"
 
 
 def _close(path: Path, page: GpuPage) -> None:
     """Say so where the alarm said since when it is open, and leave the rest as it was last."""
     text = path.read_text(encoding="utf-8") if path.exists() else "# An alarm\n\nOpen:\n"
     closed = f"Closed: with the run of {_when(page, -1)} the change is gone. It was open"
-    write_whole(path, re.sub(r"^Open", closed, text, count=1, flags=re.MULTILINE))
+    file_io.write_whole(path, re.sub(r"^Open", closed, text, count=1, flags=re.MULTILINE))
 
 
 # The bisect of an alarm lies in the folder of its name.
@@ -218,12 +217,12 @@ def _bisect(folder: Path, one: Found) -> Iterator[str]:
     result = folder / RESULT
     if result.exists():
         try:
-            found = fields.read_list(SearchResult, read_json(result), "it")
-        except (FieldError, FileError) as error:
-            raise RunError(f"{result}: no result of a bisect: {error}") from error
-        yield from (f"* {as_markdown(_outcome(said))}" for said in found)
+            found = fields.read_list(SearchResult, file_io.read_json(result), "it")
+        except (fields.FieldError, file_io.FileError) as error:
+            raise run_file.RunError(f"{result}: no result of a bisect: {error}") from error
+        yield from (f"* {formatting.as_markdown(_outcome(said))}" for said in found)
     elif (folder / COMMAND).exists():
-        yield f"A search was begun in {as_markdown(str(folder))} and has no result yet; it goes on with:\n"
+        yield f"A search was begun in {formatting.as_markdown(str(folder))} and has no result yet; it goes on with:\n"
         yield _code(shlex.join(["flashinfer-perf", "bisect", "--resume", str(folder)]))
     elif command:
         yield _code(shlex.join(command))
@@ -261,5 +260,7 @@ def _events(pages: Sequence[GpuPage], alarms: Iterable[Alarm]) -> Iterator[str]:
     listed = sorted(alarms, key=lambda alarm: alarm.id, reverse=True)
     yield from _section("Alarms", [f"* {alarm.state}: [{alarm.id}]({alarm.id}.md)" for alarm in listed] or ["None."])
     for page in pages:
-        events = [f"* {_when(page, event.night)}: {as_markdown(event.text)}" for event in reversed(page.events)]
-        yield from _section(f"What else happened on {as_markdown(page.gpu)}", events or ["Nothing."])
+        events = [
+            f"* {_when(page, event.night)}: {formatting.as_markdown(event.text)}" for event in reversed(page.events)
+        ]
+        yield from _section(f"What else happened on {formatting.as_markdown(page.gpu)}", events or ["Nothing."])

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_flashinfer_perf.rows.run_file import RunError
+from pytest_flashinfer_perf.api import run_file
 
 ATTEMPTS, LONGEST_WAIT_S = 20, 2.0
 LOCKED = ("cannot lock ref", "failed to update ref", "incorrect old value", "unable to create")  # by another push
@@ -82,7 +82,7 @@ class Branch:
             if made is None or self._push(made, tip):
                 return made
             time.sleep(random.uniform(0, LONGEST_WAIT_S))  # noqa: S311 - so that two writers part
-        raise RunError(f"{self.remote}: {self.name} moves on faster than it can be pushed to: try again")
+        raise run_file.RunError(f"{self.remote}: {self.name} moves on faster than it can be pushed to: try again")
 
     def _has(self, commit: str) -> bool:
         return self.run("cat-file", "-e", f"{commit}^{{tree}}").returncode == 0
@@ -104,13 +104,13 @@ class Branch:
         if done.returncode == 0:
             return True
         if self._listed() == tip and not any(word in done.stderr for word in LOCKED):
-            raise RunError(f"{self.remote}: {self.name} cannot be pushed to: {done.stderr}")
+            raise run_file.RunError(f"{self.remote}: {self.name} cannot be pushed to: {done.stderr}")
         return False
 
     def git(self, *words: str, given: str = "") -> str:
         done = self.run(*words, given=given)
         if done.returncode:
-            raise RunError(f"git {words[0]}, of {self.remote}: {done.stderr}")
+            raise run_file.RunError(f"git {words[0]}, of {self.remote}: {done.stderr}")
         return done.stdout
 
     def run(self, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
@@ -120,7 +120,7 @@ class Branch:
         try:
             done = subprocess.run(command, input=_bytes(given), capture_output=True, check=False, env=environment)  # noqa: S603
         except OSError as error:
-            raise RunError(f"git cannot be started: {error}") from error
+            raise run_file.RunError(f"git cannot be started: {error}") from error
         said = _text(done.stderr).strip() or f"it ended with code {done.returncode}, without a word"
         return subprocess.CompletedProcess(command, done.returncode, _text(done.stdout), said)
 
@@ -142,7 +142,7 @@ def opened(remote: str, name: str, *, to_push: bool = False) -> Iterator[Branch]
     """
     here = Branch(remote, name)
     if name in NO_BRANCHES or here.run("check-ref-format", here.ref).returncode:
-        raise RunError(f"{name!r} is no name of a branch")
+        raise run_file.RunError(f"{name!r} is no name of a branch")
     address = here.run("remote", "get-url", "--push", "--", remote).stdout.strip() if to_push else ""
     with tempfile.TemporaryDirectory(prefix="flashinfer-perf-") as folder:
         found = here.run("rev-parse", "--git-path", "objects")

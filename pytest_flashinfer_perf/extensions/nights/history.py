@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pytest_flashinfer_perf.api import Row, Run, match, verdict, words
 from pytest_flashinfer_perf.extensions.nights.levels import ENOUGH, Change, changes
-from pytest_flashinfer_perf.gate import match, series, words
-from pytest_flashinfer_perf.gate.verdict import Rules
-from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.run_file import Run
+from pytest_flashinfer_perf.gate import series
 
 Point = tuple[Run, Row]
 
@@ -40,7 +38,7 @@ class Series:
             yield words.another_kernel(gone or (), come or ())
 
 
-def read(runs: Sequence[Run], rules: Rules) -> list[Series]:
+def read(runs: Sequence[Run], rules: verdict.Rules) -> list[Series]:
     points: dict[tuple[str, ...], list[Point]] = {}
     for run in sorted(runs, key=lambda run: run.when):
         for row in run.by_case.values():
@@ -57,7 +55,7 @@ def failures(runs: Sequence[Run]) -> Iterator[str]:
         yield from (f"{case}, {why}" for case, why in series.failures(run))
 
 
-def _series(points: Sequence[Point], rules: Rules) -> Iterator[Series]:
+def _series(points: Sequence[Point], rules: verdict.Rules) -> Iterator[Series]:
     row = points[0][1]
     for seen in series.judged_by([row for _, row in points], rules):
         found = changes(seen.values, seen.least)

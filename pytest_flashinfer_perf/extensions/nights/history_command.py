@@ -7,15 +7,11 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pytest_flashinfer_perf.cli import judging
-from pytest_flashinfer_perf.cli.commands import add_json, parser_of, show_json
+from pytest_flashinfer_perf.api import commands, formatting, judging, printing, verdict, words
 from pytest_flashinfer_perf.extensions.nights import history
 from pytest_flashinfer_perf.extensions.nights.history import Series
 from pytest_flashinfer_perf.extensions.nights.levels import ENOUGH
-from pytest_flashinfer_perf.gate import read, words
-from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE
-from pytest_flashinfer_perf.printing import show
-from pytest_flashinfer_perf.rows.formatting import counted, indented, wrapped
+from pytest_flashinfer_perf.gate import read
 
 EXAMPLE = "example: flashinfer-perf history .benchmarks"
 
@@ -26,23 +22,25 @@ def main(arguments: Sequence[str]) -> int:
     series = history.read(found, judging.in_settings(judging.settings(args)))
     failures = list(history.failures(found))
     if args.as_json:
-        show_json({"runs": len(found), "series": list(map(_facts, series)), "failures": failures})
+        commands.show_json({"runs": len(found), "series": list(map(_facts, series)), "failures": failures})
     else:
-        show((*_lines(series, len(found)), *(line for failure in failures for line in wrapped(failure))))
+        printing.show(
+            (*_lines(series, len(found)), *(line for failure in failures for line in formatting.wrapped(failure)))
+        )
     if failures:
-        return WORSE
-    return NOTHING_WORSE if any(one.long_enough for one in series) else COULD_NOT_JUDGE
+        return verdict.WORSE
+    return verdict.NOTHING_WORSE if any(one.long_enough for one in series) else verdict.COULD_NOT_JUDGE
 
 
 def _lines(series: Sequence[Series], files: int) -> Iterator[str]:
     changed = [one for one in series if one.found]
     for one in changed:
-        yield f"{one.case}{f' on {one.gpu}' if one.gpu else ''}, {counted(len(one.points), 'run')}"
+        yield f"{one.case}{f' on {one.gpu}' if one.gpu else ''}, {formatting.counted(len(one.points), 'run')}"
         yield from _changes(one)
     short = sum(not one.long_enough for one in series)
     if short:
         yield f"{short} with fewer than {ENOUGH} runs, too few to tell a change from noise"
-    yield f"{len(series)} series from {counted(files, 'run')}, {len(changed)} of them changed"
+    yield f"{len(series)} series from {formatting.counted(files, 'run')}, {len(changed)} of them changed"
 
 
 def _changes(one: Series) -> Iterator[str]:
@@ -52,9 +50,9 @@ def _changes(one: Series) -> Iterator[str]:
         size = words.percent(change.after - change.before)
         crept = f", creeping until {one.points[change.until][0].source}" if change.is_drift else ""
         since = f"since {run.source}{commit}{crept}"
-        yield from wrapped(f"  {run.when:%Y-%m-%d %H:%M}: {size} in {one.domain}, {since}", 4)
+        yield from formatting.wrapped(f"  {run.when:%Y-%m-%d %H:%M}: {size} in {one.domain}, {since}", 4)
         for beside in one.beside(change):
-            yield from indented(beside, 4)
+            yield from formatting.indented(beside, 4)
 
 
 def _facts(one: Series) -> dict[str, Any]:
@@ -70,7 +68,7 @@ def _facts(one: Series) -> dict[str, Any]:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = parser_of(
+    made = commands.parser_of(
         "history",
         "Find the runs in which cases became slower or faster, per case and card, in all JSON files of "
         "pytest-benchmark below a folder. Exits with 1 if a run has failures, with 2 if no case has enough runs.",
@@ -79,5 +77,5 @@ def parser() -> argparse.ArgumentParser:
     settings = "Settings file. Changes below its threshold `slower` are not shown."
     made.add_argument("folder", metavar="DIR", help="Folder with the runs.")
     made.add_argument("--perf-config", metavar="FILE", help=settings)
-    add_json(made)
+    commands.add_json(made)
     return made

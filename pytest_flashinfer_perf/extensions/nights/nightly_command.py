@@ -6,17 +6,12 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf.cli import judging
-from pytest_flashinfer_perf.cli.commands import parser_of
+from pytest_flashinfer_perf.api import commands, formatting, judging, printing, run_file, verdict, words
 from pytest_flashinfer_perf.extensions.nights import alarms, branch, pages, record, site
 from pytest_flashinfer_perf.extensions.nights.levels import ENOUGH
 from pytest_flashinfer_perf.extensions.nights.record import SUFFIX, Records
 from pytest_flashinfer_perf.extensions.nights.trends import GpuPage
-from pytest_flashinfer_perf.gate import read, words
-from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE
-from pytest_flashinfer_perf.printing import show
-from pytest_flashinfer_perf.rows.formatting import counted, indented, some, wrapped
-from pytest_flashinfer_perf.rows.run_file import RunError
+from pytest_flashinfer_perf.gate import read
 
 PUBLISHES = "example: flashinfer-perf publish nightly.json --remote origin"
 WATCHES = "example: flashinfer-perf watch perf-data -o site --alarms alarms"
@@ -26,14 +21,16 @@ def publish(arguments: Sequence[str]) -> int:
     args = publish_parser().parse_args(arguments)
     runs = read.read(args.files)
     with branch.opened(args.remote, args.branch, to_push=True) as there:
-        commit = there.grow(lambda known: record.added(runs, known, args.branch), f"Add {counted(len(runs), 'run')}")
+        commit = there.grow(
+            lambda known: record.added(runs, known, args.branch), f"Add {formatting.counted(len(runs), 'run')}"
+        )
     said = f"in commit {commit[:10]}" if commit else "which had all of it: nothing was added"
-    show([f"{counted(len(runs), 'run')} in branch {args.branch} of {args.remote}, {said}"])
+    printing.show([f"{formatting.counted(len(runs), 'run')} in branch {args.branch} of {args.remote}, {said}"])
     return 0
 
 
 def publish_parser() -> argparse.ArgumentParser:
-    made = parser_of(
+    made = commands.parser_of(
         "publish",
         "Add runs to a branch of a git remote, whose files only grow: JSON, a file per month. The current checkout is "
         "not touched. A run that is there is not added again.",
@@ -52,11 +49,11 @@ def watch(arguments: Sequence[str]) -> int:
     site.write(args.output, found)
     if args.alarms:
         alarms.update(args.alarms, found)
-    show(_lines(found, args.output))
+    printing.show(_lines(found, args.output))
     if any(_is_worse(page) for page in found):
-        return WORSE
+        return verdict.WORSE
     lacks = any(page.gone for page in found) or all(page.is_short for page in found)
-    return COULD_NOT_JUDGE if lacks else NOTHING_WORSE
+    return verdict.COULD_NOT_JUDGE if lacks else verdict.NOTHING_WORSE
 
 
 def _records(runs: str, remote: str) -> Records:
@@ -72,7 +69,9 @@ def _records(runs: str, remote: str) -> Records:
     for where, text in texts:
         records.read(text, where)
     if not records.nights:
-        raise RunError(f"{runs}: no published runs: neither a folder of them nor a branch of {remote} that has some")
+        raise run_file.RunError(
+            f"{runs}: no published runs: neither a folder of them nor a branch of {remote} that has some"
+        )
     return records
 
 
@@ -82,22 +81,22 @@ def _is_worse(page: GpuPage) -> bool:
 
 def _lines(found: Sequence[GpuPage], output: Path) -> Iterator[str]:
     for page in found:
-        counts = (counted(len(page.nights), "run"), counted(len(page.cases), "case"))
+        counts = (formatting.counted(len(page.nights), "run"), formatting.counted(len(page.cases), "case"))
         yield f"{page.gpu}: {', '.join(counts)}, {len(page.there)} changed"
         for one in page.there:
             run = page.nights[one.since]
-            yield from wrapped(f"  {run.when:%Y-%m-%d %H:%M}: {one.case.name} {words.percent(one.size)}", 4)
-            yield from (line for beside in one.beside() for line in indented(beside, 4))
-        yield from (line for name, why in page.failing.items() for line in wrapped(f"  {name}, {why}", 4))
+            yield from formatting.wrapped(f"  {run.when:%Y-%m-%d %H:%M}: {one.case.name} {words.percent(one.size)}", 4)
+            yield from (line for beside in one.beside() for line in formatting.indented(beside, 4))
+        yield from (line for name, why in page.failing.items() for line in formatting.wrapped(f"  {name}, {why}", 4))
         if page.gone:
-            yield from wrapped(f"  not in the newest run: {some(page.gone)}", 4)
+            yield from formatting.wrapped(f"  not in the newest run: {formatting.some(page.gone)}", 4)
         if page.is_short:
             yield f"  no case has {ENOUGH} runs on one card: too few to tell a change"
     yield f"written to {output / 'index.html'}"
 
 
 def watch_parser() -> argparse.ArgumentParser:
-    made = parser_of(
+    made = commands.parser_of(
         "watch",
         "Make a site of published runs, which needs no server: a page per model of GPU, a trend per case, its changes "
         "and what else changed with them. Exits with 1 if a case is slower since a change, or failed and was not "

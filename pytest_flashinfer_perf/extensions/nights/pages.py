@@ -6,14 +6,14 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from pytest_flashinfer_perf.api import thresholds as core_thresholds
 from pytest_flashinfer_perf.extensions.nights import levels
 from pytest_flashinfer_perf.extensions.nights.levels import Floats
 from pytest_flashinfer_perf.extensions.nights.record import Night, Records
 from pytest_flashinfer_perf.extensions.nights.trends import GpuPage, Stretch
-from pytest_flashinfer_perf.gate.thresholds import Thresholds
 
 
-def of_records(records: Records, thresholds: Thresholds) -> list[GpuPage]:
+def of_records(records: Records, thresholds: core_thresholds.Thresholds) -> list[GpuPage]:
     """A page for each model, those of the newest runs first."""
     ordered = sorted(records.nights.values(), key=lambda night: night.when)
     by_gpu: dict[str, list[Night]] = {}
@@ -41,7 +41,7 @@ def _divide(page: GpuPage) -> None:
             page.stretches += map(Stretch, cases.tolist(), [card] * len(cases), at, values, parts)
 
 
-def _page(gpu: str, nights: list[Night], records: Records, thresholds: Thresholds) -> GpuPage:
+def _page(gpu: str, nights: list[Night], records: Records, thresholds: core_thresholds.Thresholds) -> GpuPage:
     used = np.unique(np.concatenate([night.cases for night in nights]))
     column = np.full(len(records.cases), -1)
     column[used] = np.arange(len(used))

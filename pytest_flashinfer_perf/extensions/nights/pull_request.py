@@ -24,12 +24,8 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.files import FileError, read_json
+from pytest_flashinfer_perf.api import FlashinferPerfError, fields, file_io, printing
 from pytest_flashinfer_perf.gate import document, markdown
-from pytest_flashinfer_perf.printing import print_raw, safe, say
-from pytest_flashinfer_perf.rows import fields
-from pytest_flashinfer_perf.rows.fields import FieldError
 
 MIB = 2**20
 LARGEST_FILE, LARGEST_ANSWER = 32 * MIB, 64 * MIB
@@ -148,7 +144,7 @@ class Repository:
 def _message(error: HTTPError) -> str:
     """GitHub's own reason, as that a conversation is locked; else HTTP's."""
     try:
-        return safe(json.loads(error.read(LONGEST))["message"])
+        return printing.safe(json.loads(error.read(LONGEST))["message"])
     except (OSError, HTTPException, ValueError, LookupError, TypeError):
         return error.reason
 
@@ -159,11 +155,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--name", default="flashinfer-perf", help="Tells several comments of one pull request apart.")
     args = parser.parse_args(arguments)
     try:
-        say(attempted(args.folder, args.name))
+        printing.say(attempted(args.folder, args.name))
     except (FlashinferPerfError, OSError) as error:
         code = error.exit_code if isinstance(error, FlashinferPerfError) else FlashinferPerfError.exit_code
         level = "warning" if code else "notice"
-        print_raw(f"{markdown.annotation(level, 'no comment on the pull request', str(error))}\n")
+        printing.print_raw(f"{markdown.annotation(level, 'no comment on the pull request', str(error))}\n")
         return code
     return 0
 
@@ -175,7 +171,7 @@ def attempted(folder: Path, name: str, pauses: Sequence[float] = PAUSES_S) -> st
     except UnavailableError as error:
         if not pauses:
             raise
-        say(f"{error}: again in {pauses[0]:g} s")
+        printing.say(f"{error}: again in {pauses[0]:g} s")
     time.sleep(pauses[0])
     return attempted(folder, name, pauses[1:])
 
@@ -184,7 +180,7 @@ def commented(folder: Path, name: str) -> str:
     if re.fullmatch(r"\w+([ .-]\w+)*", name) is None:
         raise CommentError(f"--name={name}: only letters, digits, and single blanks, points and hyphens between them")
     marker = f"<!-- flashinfer-perf: {name} -->"
-    event = fields.read(GitHubEvent, read_json(Path(variable("GITHUB_EVENT_PATH"))), "the event")
+    event = fields.read(GitHubEvent, file_io.read_json(Path(variable("GITHUB_EVENT_PATH"))), "the event")
     repository = Repository(f"{variable('GITHUB_API_URL')}/repos/{variable('GITHUB_REPOSITORY')}", token())
     pull = pull_of(event, repository)
     said = {"body": f"{marker}\n{text(folder, event, pull)}"}
@@ -256,12 +252,12 @@ def verdicts(folder: Path) -> str:
     if path.is_symlink() or not path.is_file():
         return NOTHING
     if path.stat().st_size > LARGEST_FILE:
-        say(f"{path}: larger than {LARGEST_FILE // MIB} MiB")
+        printing.say(f"{path}: larger than {LARGEST_FILE // MIB} MiB")
         return UNREADABLE
     try:
-        written = markdown.of(document.read(read_json(path)))
-    except (FileError, FieldError) as error:
-        say(safe(str(error)))
+        written = markdown.of(document.read(file_io.read_json(path)))
+    except (file_io.FileError, fields.FieldError) as error:
+        printing.say(printing.safe(str(error)))
         return UNREADABLE
     return ACTIVE.sub(lambda found: f"{found[0][0]}&#8203;{found[0][1:]}", written)
 

@@ -18,15 +18,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pytest_flashinfer_perf.api import Row, Run, fields, file_io, formatting, run_file, scatter
 from pytest_flashinfer_perf.extensions.nights.levels import Floats
-from pytest_flashinfer_perf.files import as_json
 from pytest_flashinfer_perf.gate import series
-from pytest_flashinfer_perf.rows import fields
-from pytest_flashinfer_perf.rows.fields import FieldError
-from pytest_flashinfer_perf.rows.formatting import counted, grouped
-from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.run_file import SOFTWARE, Run, RunError
-from pytest_flashinfer_perf.rows.scatter import is_measured
 
 SCHEMA, SUFFIX = 1, ".jsonl"
 LEAST_US, MOST = 1e-6, 1e15
@@ -112,7 +106,7 @@ class Records:
         """With the lines of one more file; raises RunError with the number of the line that is none."""
         lines = text.split("\n")
         if lines.pop():
-            raise RunError(f"{where}:{len(lines) + 1}: the line is cut off: it has no end")
+            raise run_file.RunError(f"{where}:{len(lines) + 1}: the line is cut off: it has no end")
         for number, line in enumerate(lines, 1):
             self._read(line, f"{where}:{number}")
         return self
@@ -120,13 +114,13 @@ class Records:
     def _read(self, line: str, where: str) -> None:
         try:
             self._take(_object(line))
-        except (FieldError, ValueError, RecursionError, OverflowError) as error:
-            raise RunError(f"{where}: no line of published runs: {error}") from error
+        except (fields.FieldError, ValueError, RecursionError, OverflowError) as error:
+            raise run_file.RunError(f"{where}: no line of published runs: {error}") from error
 
     def _take(self, said: Mapping[str, Any]) -> None:
         kind, name = said.get("kind"), said.get("id")
         if kind not in KINDS or not isinstance(name, str):
-            raise FieldError(f"its kind is {fields.shown(kind)}, known are {', '.join(KINDS)}, each with an id")
+            raise fields.FieldError(f"its kind is {fields.shown(kind)}, known are {', '.join(KINDS)}, each with an id")
         if kind == "run":
             self.nights.setdefault(name, self._night(said))
         elif kind == "case":
@@ -149,16 +143,16 @@ class Records:
 
     def _night(self, said: Mapping[str, Any]) -> Night:
         if repr(said.get("schema")) != repr(SCHEMA):  # 1.0 and true are equal to 1
-            raise FieldError(f"its schema is {fields.shown(said.get('schema'))}, this version reads {SCHEMA}")
+            raise fields.FieldError(f"its schema is {fields.shown(said.get('schema'))}, this version reads {SCHEMA}")
         head = fields.read(_Head, said, "it")
         cases, kernels = (_placed(said.get(name), self.places[name], name) for name in self.places)
         if len(kernels) != len(cases) or len(np.unique(cases)) != len(cases) or -1 in cases:
-            raise FieldError("each case must be there once, with its kernels or null")
+            raise fields.FieldError("each case must be there once, with its kernels or null")
         if head.environment not in self.environments:
-            raise FieldError(f"environment {fields.shown(head.environment)} has no line before it")
+            raise fields.FieldError(f"environment {fields.shown(head.environment)} has no line before it")
         columns = {name: _numbers(said.get(name), len(cases), name) for name in COLUMNS}
         if np.isnan(columns["us"]).any():
-            raise FieldError("us must be a number for each case")
+            raise fields.FieldError("us must be a number for each case")
         when = datetime.fromisoformat(head.when)
         when = (when if when.tzinfo else when.replace(tzinfo=timezone.utc)).astimezone(timezone.utc)
         return Night(
@@ -193,26 +187,26 @@ KINDS: dict[str, Callable[..., Any]] = {
 def _object(line: str) -> Mapping[str, Any]:
     said = fields.parsed(line)
     if not isinstance(said, dict):
-        raise FieldError("it is no object")
+        raise fields.FieldError("it is no object")
     return said
 
 
 def _placed(values: Any, known: Mapping[str, int], name: str) -> Places:
     if not isinstance(values, list) or not {*map(type, values)} <= {str, type(None)}:
-        raise FieldError(f"{name} must be a list of ids")
+        raise fields.FieldError(f"{name} must be a list of ids")
     try:
         return np.array([-1 if one is None else known[one] for one in values], dtype=np.int32)
     except KeyError as error:
-        raise FieldError(f"{name} {error} has no line before it") from error
+        raise fields.FieldError(f"{name} {error} has no line before it") from error
 
 
 def _numbers(values: Any, count: int, name: str) -> Floats:
     if not isinstance(values, list) or len(values) != count or not {*map(type, values)} <= {int, float, type(None)}:
-        raise FieldError(f"{name} must be a list of as many numbers as it has cases")
+        raise fields.FieldError(f"{name} must be a list of as many numbers as it has cases")
     numbers = np.array(values, dtype=np.float64)
     least = LEAST_US if name == "us" else 0.0
     if not (np.isnan(numbers) | ((numbers >= least) & (numbers < MOST))).all():
-        raise FieldError(f"{name} must be numbers from {least:g} to {MOST:g}")
+        raise fields.FieldError(f"{name} must be numbers from {least:g} to {MOST:g}")
     return numbers
 
 
@@ -235,14 +229,18 @@ def added(runs: Iterable[Run], known: Callable[[str], str], where: str) -> dict[
 
 def lines(run: Run, known: Records) -> Iterator[str]:
     """The lines of a run that a file lacks, which says what is known."""
-    timed = [row for row in run.ours or run.rows if is_measured(row.median)]
+    timed = [row for row in run.ours or run.rows if scatter.is_measured(row.median)]
     measured = [row for row in timed if series.counts(row)]
     failed = _failed(run)
-    sides = list(grouped(measured, lambda row: (run.model(row), row.identity.gpu_uuid)))
+    sides = list(formatting.grouped(measured, lambda row: (run.model(row), row.identity.gpu_uuid)))
     if not sides and not failed:
         verb = "is" if len(timed) == 1 else "are"
-        left = "it measured nothing" if not timed else f"its {counted(len(timed), 'row')} {verb} of a busy machine"
-        raise RunError(f"{run.source}: {left} and nothing failed: there is nothing to publish")
+        left = (
+            "it measured nothing"
+            if not timed
+            else f"its {formatting.counted(len(timed), 'row')} {verb} of a busy machine"
+        )
+        raise run_file.RunError(f"{run.source}: {left} and nothing failed: there is nothing to publish")
     names = (one.identity.device_name for one in run.unmeasured if one.identity.device_name)
     meant_for = next(names, None) or run.machine.get("gpu") or "unknown"
     for (gpu, card), rows in sides or [((str(meant_for), None), [])]:
@@ -270,7 +268,7 @@ def _lines(  # noqa: PLR0913, PLR0917 - the parts of a line
 
 
 def _line(kind: str, key: str, said: Mapping[str, Any]) -> str:
-    return as_json({"kind": kind, "id": key, **said}) + "\n"
+    return file_io.as_json({"kind": kind, "id": key, **said}) + "\n"
 
 
 def keys_of(run: Run, rows: Iterable[Row]) -> list[str]:
@@ -308,7 +306,7 @@ def _case(row: Row) -> WatchedCase:
 
 
 def _environment(run: Run, gpu: str, card: str | None, rows: Sequence[Row]) -> RunEnvironment:
-    software = {name: None if (said := run.machine.get(name)) is None else str(said) for name in SOFTWARE}
+    software = {name: None if (said := run.machine.get(name)) is None else str(said) for name in run_file.SOFTWARE}
     unmet = sorted({package for row in rows for package in row.library.unmet or {}})
     switches = {name: value for row in rows for name, value in (row.library.switches or {}).items()}
     return RunEnvironment(gpu=gpu, card=card, software=software, unmet=tuple(unmet), switches=switches)
@@ -341,4 +339,4 @@ def _fingerprint(run: Run) -> list[str]:
 
 
 def _hash(said: Any) -> str:
-    return hashlib.sha256(as_json(said).encode()).hexdigest()[:12]
+    return hashlib.sha256(file_io.as_json(said).encode()).hexdigest()[:12]

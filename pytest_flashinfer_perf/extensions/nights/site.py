@@ -16,13 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from pytest_flashinfer_perf.api import file_io, formatting, words
 from pytest_flashinfer_perf.extensions import pages as reports
 from pytest_flashinfer_perf.extensions.nights.levels import ENOUGH
 from pytest_flashinfer_perf.extensions.nights.record import MOST
 from pytest_flashinfer_perf.extensions.nights.trends import Found, GpuPage, Stretch
-from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.gate import words
-from pytest_flashinfer_perf.rows.formatting import counted
 
 AT_ONCE = 200  # cases whose trends are in one file: 400 kB with a year of nights
 LISTED = 3000  # cases that a file of names has
@@ -53,8 +51,8 @@ def _names(pages: Sequence[GpuPage]) -> list[str]:
 def _write_shared(folder: Path, names: Sequence[str], pages: Sequence[GpuPage]) -> None:
     own = resources.files(__package__)
     styles = (resources.files(reports) / "report.css", own / "site.css")
-    write_whole(folder / "site.css", "".join(style.read_text(encoding="utf-8") for style in styles))
-    write_whole(folder / "site.js", (own / "site.js").read_text(encoding="utf-8"))
+    file_io.write_whole(folder / "site.css", "".join(style.read_text(encoding="utf-8") for style in styles))
+    file_io.write_whole(folder / "site.js", (own / "site.js").read_text(encoding="utf-8"))
     listed = [{"page": name, "gpu": page.gpu, **_health(page)} for name, page in zip(names, pages, strict=True)]
     _write_html(folder, "index", "Performance by night")
     _write_data(folder, "index", {"pages": listed})
@@ -63,12 +61,12 @@ def _write_shared(folder: Path, names: Sequence[str], pages: Sequence[GpuPage]) 
 def _write_html(folder: Path, name: str, title: str) -> None:
     template = resources.files(__package__).joinpath("site.html").read_text(encoding="utf-8")
     text = template.replace("{{ title }}", html.escape(title)).replace("{{ data }}", html.escape(name))
-    write_whole(folder / f"{name}.html", text)
+    file_io.write_whole(folder / f"{name}.html", text)
 
 
 def _write_data(folder: Path, name: str, data: Any) -> None:
     said = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    write_whole(folder / f"{name}.js", f"watch({json.dumps(name)},{said});\n")
+    file_io.write_whole(folder / f"{name}.js", f"watch({json.dumps(name)},{said});\n")
 
 
 def _write_page(folder: Path, name: str, page: GpuPage) -> None:
@@ -110,8 +108,8 @@ def _health(page: GpuPage) -> dict[str, Any]:
     longest = {one.case: one for one in sorted(page.stretches, key=lambda one: len(one.at))}.values()
     short = sum(len(one.at) < ENOUGH for one in longest)
     noisy = sum(SEEN_FROM * one.levels.sd > page.least[one.case] for one in longest)
-    few = f"{counted(short, 'case')} with fewer than {ENOUGH} runs on one card: too few to tell a change"
-    loud = f"{counted(noisy, 'case')} with a threshold below {SEEN_FROM:g} sd: too noisy to see it soon"
+    few = f"{formatting.counted(short, 'case')} with fewer than {ENOUGH} runs on one card: too few to tell a change"
+    loud = f"{formatting.counted(noisy, 'case')} with a threshold below {SEEN_FROM:g} sd: too noisy to see it soon"
     there = page.there
     return {
         "when": page.nights[-1].when.isoformat(),

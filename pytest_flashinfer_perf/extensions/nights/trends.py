@@ -16,11 +16,10 @@ from itertools import groupby, pairwise
 import numpy as np
 import numpy.typing as npt
 
+from pytest_flashinfer_perf.api import effects, formatting, words
 from pytest_flashinfer_perf.extensions.nights.levels import ENOUGH, Change, Floats, Levels
 from pytest_flashinfer_perf.extensions.nights.record import Night, RunEnvironment, WatchedCase
-from pytest_flashinfer_perf.gate import series, words
-from pytest_flashinfer_perf.gate.effects import Effect
-from pytest_flashinfer_perf.rows.formatting import counted
+from pytest_flashinfer_perf.gate import series
 
 NEAR = 1  # nights by which a change may be found too early or too late
 STILL_THERE = 0.5  # of a threshold: a change is gone when less than that is left of it
@@ -55,7 +54,7 @@ class Found:
     page: GpuPage
     stretch: Stretch
     change: Change
-    effect: Effect
+    effect: effects.Effect
 
     @property
     def least(self) -> float:
@@ -235,7 +234,7 @@ class GpuPage:
         for (_, before), (night, day) in pairwise(self.days):
             skipped = round((day - before) / self.cadence) - 1 if self.cadence else 0
             if skipped > 0:
-                yield Event(night, f"{counted(skipped, 'night')} without a run before this one")
+                yield Event(night, f"{formatting.counted(skipped, 'night')} without a run before this one")
 
     @property
     def days(self) -> list[tuple[int, int]]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.settings.option import Child, Option, option
+from pytest_flashinfer_perf.api import Child, Option, option
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.rows.run_file import Run
+    from pytest_flashinfer_perf.api import Run
 
 OPTIONS = (
     option(

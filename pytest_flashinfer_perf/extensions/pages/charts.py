@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_flashinfer_perf.api import formatting, run_file
 from pytest_flashinfer_perf.report.backends import BATCH, KEYS, QUERIES, BackendTable
 from pytest_flashinfer_perf.report.story import OWN
-from pytest_flashinfer_perf.rows.formatting import grouped
-from pytest_flashinfer_perf.rows.run_file import Roof
 
 Spec = dict[str, Any]
 
@@ -31,7 +30,7 @@ class RooflineChart:
 
     backends: tuple[str, ...]
     points: Sequence[Spec]
-    known: Mapping[str, Roof]
+    known: Mapping[str, run_file.Roof]
     dtypes: Sequence[str]
 
     def roofs(self) -> list[Spec]:
@@ -48,7 +47,7 @@ class RooflineChart:
                 corners.append({"roof": f"{source} {dtype}", "source": source, **here, "label": label})
         return corners
 
-    def _label(self, roof: Roof, dtype: str) -> str:
+    def _label(self, roof: run_file.Roof, dtype: str) -> str:
         """One label for peaks that lie on top of each other, at the highest of them."""
         peaks = {d: rate for d, rate in roof.flops_per_s.items() if d in self.dtypes}
         close = [d for d, rate in peaks.items() if NEAR > rate / peaks[dtype] > 1 / NEAR]
@@ -106,7 +105,7 @@ HOVER = {
 }
 
 
-def sentence(source: str, roof: Roof) -> str:
+def sentence(source: str, roof: run_file.Roof) -> str:
     peaks = ", ".join(f"{name} {rate / 1e12:.0f} TFLOP/s" for name, rate in roof.flops_per_s.items())
     return f"{source} {roof.bytes_per_s / 1e12:.2f} TB/s; {peaks}"
 
@@ -231,8 +230,8 @@ def heat_map(comparison: BackendTable) -> HeatMap | None:
             known[shape] = (batch, keys, queries or 1)
     sequences = tuple(dict.fromkeys(_length(at) for at in sorted(known.values(), key=lambda at: at[1:])))
     found = []
-    for title, alike in grouped(known, lambda shape: _beside(shape, known[shape])):
-        by_batch = grouped(sorted(alike, key=lambda shape: known[shape]), lambda shape: known[shape][0])
+    for title, alike in formatting.grouped(known, lambda shape: _beside(shape, known[shape])):
+        by_batch = formatting.grouped(sorted(alike, key=lambda shape: known[shape]), lambda shape: known[shape][0])
         rows = ((batch, {_length(known[shape]): shape for shape in shapes}) for batch, shapes in by_batch)
         found.append((title, tuple(rows)))
     return HeatMap(sequences, tuple(found)) if len(known) > 1 else None

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_flashinfer_perf.api import BOARD, printing, usage
 from pytest_flashinfer_perf.extensions.pages import page
 from pytest_flashinfer_perf.plugin import report_files
-from pytest_flashinfer_perf.plugin.results import BOARD
-from pytest_flashinfer_perf.printing import write_lines
-from pytest_flashinfer_perf.settings.usage import not_written
 
 
 class HtmlFile:
@@ -30,7 +28,7 @@ class HtmlFile:
             page.write(self._path, [report_files.of(session.config, self._board)])
             self._note = f"wrote {self._path}"
         except OSError as error:
-            self._note = not_written(session, "--perf-html", error)
+            self._note = usage.not_written(session, "--perf-html", error)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        write_lines(terminalreporter, [self._note])
+        printing.write_lines(terminalreporter, [self._note])

@@ -17,17 +17,13 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_flashinfer_perf.api import Row, Run, file_io, formatting, run_file
 from pytest_flashinfer_perf.extensions.pages import charts
 from pytest_flashinfer_perf.extensions.pages.charts import HeatMap, heat_map
-from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.report import backends, sections, story
 from pytest_flashinfer_perf.report.backends import BackendTable
 from pytest_flashinfer_perf.report.sections import Section
 from pytest_flashinfer_perf.report.story import CaseHistory, ShownVerdict, Support
-from pytest_flashinfer_perf.rows import formatting
-from pytest_flashinfer_perf.rows.formatting import duration, grouped
-from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.run_file import Run, RunError, Unmeasured
 
 if TYPE_CHECKING:
     import jinja2
@@ -121,12 +117,12 @@ class View:
     @functools.cached_property
     def legends(self) -> dict[str, str]:
         """What the letters in the ids of each routine's shapes stand for."""
-        rows = grouped(self._measured, lambda row: row.identity.routine or story.OWN)
+        rows = formatting.grouped(self._measured, lambda row: row.identity.routine or story.OWN)
         return {routine: letters for routine, of_one in rows if (letters := backends.legend(of_one))}
 
     @property
     def support(self) -> list[tuple[str, list[Support]]]:
-        return list(grouped(story.support(self.outcomes), lambda one: one.routine))
+        return list(formatting.grouped(story.support(self.outcomes), lambda one: one.routine))
 
     @property
     def looked_at(self) -> str:
@@ -226,7 +222,9 @@ def _details(one: CaseHistory, names: dict[str, int], order: Mapping[str, int]) 
         "status": one.status,
         "reason": None if row else one.reason,
         "repro": one.identity.repro,
-        "history": [(order[run.source], short(1e6 * row.median), duration(row.median)) for run, row in history],
+        "history": [
+            (order[run.source], short(1e6 * row.median), formatting.duration(row.median)) for run, row in history
+        ],
     }
     return shown if row is None else {**shown, **_measured(row, names)}
 
@@ -234,7 +232,7 @@ def _details(one: CaseHistory, names: dict[str, int], order: Mapping[str, int]) 
 def _measured(row: Row, names: dict[str, int]) -> dict[str, Any]:
     return {
         "backend": formatting.named(row),
-        "median": duration(row.median),
+        "median": formatting.duration(row.median),
         "upstream": row.setup.repro_upstream,
         "samples": _near([1e6 * sample for sample in row.stats.data]),
         "cycles": _near(row.clocks.cycles_per_call),
@@ -258,10 +256,10 @@ def _facts(one: CaseHistory) -> Iterator[tuple[str, str]]:
             yield name, _text(value)
 
 
-def _fields(entry: Row | Unmeasured) -> dict[str, Any]:
-    if isinstance(entry, Unmeasured):
+def _fields(entry: Row | run_file.Unmeasured) -> dict[str, Any]:
+    if isinstance(entry, run_file.Unmeasured):
         return entry.written()
-    placements = [duration(one.median) for one in entry.provenance.placements if one.median]
+    placements = [formatting.duration(one.median) for one in entry.provenance.placements if one.median]
     own = {name: getattr(entry.stats, name) for name in ("median", "mean", "stddev")}
     own |= {"spread": entry.spread, "placements": placements}
     return {**_flat(entry.extra_info()), **own, **entry.params}
@@ -300,8 +298,8 @@ def missing() -> str | None:
 def write(path: Path, runs: Sequence[Run]) -> None:
     absent = missing()
     if absent:
-        raise RunError(absent)
-    write_whole(path, render(runs))
+        raise run_file.RunError(absent)
+    file_io.write_whole(path, render(runs))
 
 
 def render(runs: Sequence[Run]) -> str:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.settings.option import Child, Option, option
+from pytest_flashinfer_perf.api import Child, Option, option
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.cli.command import Command
+    from pytest_flashinfer_perf.api import Command
 
 PREBUILD = option(
     "--perf-prebuild",
@@ -28,15 +28,15 @@ def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
 def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
     if config.getoption("perf_prebuild") and not (config.option.collectonly or hasattr(config, "workerinput")):
+        from pytest_flashinfer_perf.api import usage
         from pytest_flashinfer_perf.extensions.prebuild.loop import compile_first
-        from pytest_flashinfer_perf.settings.usage import errors_of_use
 
-        with errors_of_use():
+        with usage.errors_of_use():
             compile_first(config)
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:
-    from pytest_flashinfer_perf.cli.command import Command
+    from pytest_flashinfer_perf.api import Command
 
     return (
         Command(

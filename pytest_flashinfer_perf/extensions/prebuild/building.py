@@ -12,9 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
-from pytest_flashinfer_perf.files import verify_writable, write_whole
-from pytest_flashinfer_perf.machine.builds import FAILED, first_error, ninja_folder
+from pytest_flashinfer_perf.api import FlashinferPerfError, builds, errors, file_io
 
 STEP = re.compile(r"\[(\d+)/(\d+)\] ")
 OF_CUTLASS = re.compile(r"_sm\d+|cutlass|gemm|moe")
@@ -60,12 +58,12 @@ def _written(spec: Any) -> str | None:
     try:
         spec.write_ninja()
     except Exception as error:  # noqa: BLE001 - an error of this module, like one of the compiler
-        return in_one_line(error)
+        return errors.in_one_line(error)
     return None
 
 
 def _is_current(spec: Any) -> bool:
-    words = ["ninja", "-n", "-C", str(ninja_folder(spec)), "-f", str(spec.ninja_path)]
+    words = ["ninja", "-n", "-C", str(builds.ninja_folder(spec)), "-f", str(spec.ninja_path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
     return "no work to do" in done.stdout
 
@@ -78,7 +76,7 @@ def _compile(specs: Sequence[Any], finished: Finished, step: Step) -> None:
         )
         jobs = os.environ.get("MAX_JOBS", "")  # FlashInfer's own limit
         limit = ["-j", jobs] if jobs.isdecimal() else []
-        words = ["ninja", "-v", "-k", "0", "-C", str(ninja_folder(specs[0])), "-f", str(all_of_them), *limit]
+        words = ["ninja", "-v", "-k", "0", "-C", str(builds.ninja_folder(specs[0])), "-f", str(all_of_them), *limit]
         with subprocess.Popen(  # noqa: S603
             words, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         ) as running:
@@ -86,7 +84,7 @@ def _compile(specs: Sequence[Any], finished: Finished, step: Step) -> None:
         written = [path for name in LOGS if (path := Path(folder, name)).exists()]
         for spec in specs:
             for log in written:
-                shutil.copyfile(log, ninja_folder(spec) / log.name)
+                shutil.copyfile(log, builds.ninja_folder(spec) / log.name)
 
 
 def _follow(output: Iterable[str], waiting: set[str], finished: Finished, step: Step) -> None:
@@ -96,13 +94,13 @@ def _follow(output: Iterable[str], waiting: set[str], finished: Finished, step: 
         seen = STEP.match(command[0])
         if seen:
             step(int(seen[1]), int(seen[2]))
-            failure = next((line for line in command if line.startswith(FAILED)), None)
+            failure = next((line for line in command if line.startswith(builds.FAILED)), None)
             written = Path((failure or command[0]).split()[-1])
             if written.parent.name in waiting and (failure or written.suffix == ".so"):
                 waiting.remove(written.parent.name)
-                finished(written.parent.name, first_error("".join(command)) if failure else None)
+                finished(written.parent.name, builds.first_error("".join(command)) if failure else None)
     for module in sorted(waiting):
-        finished(module, first_error("".join(command)))
+        finished(module, builds.first_error("".join(command)))
 
 
 def _commands(output: Iterable[str]) -> Iterator[list[str]]:
@@ -155,7 +153,7 @@ class ArtifactError(FlashinferPerfError):
 def verify(folder: Path) -> None:
     """Raise if the folder has modules of another FlashInfer or for other GPUs; those of earlier runs are kept."""
     there = folder / PACKAGE / "__init__.py"
-    verify_writable(there)
+    file_io.verify_writable(there)
     if there.exists() and there.read_text(encoding="utf-8") != _init():
         raise ArtifactError(f"--output={folder}: {there} is of another FlashInfer or for other GPUs, name a new folder")
 
@@ -166,7 +164,7 @@ def write(folder: Path, specs: Iterable[Any]) -> None:
         library = package / FOLDER / spec.name / f"{spec.name}.so"
         library.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(spec.get_library_path(), library)
-    write_whole(package / "__init__.py", _init())
+    file_io.write_whole(package / "__init__.py", _init())
 
 
 def _init() -> str:

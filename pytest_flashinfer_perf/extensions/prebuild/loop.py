@@ -18,19 +18,23 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.api import (
+    SETTINGS,
+    Child,
+    FlashinferPerfError,
+    builds,
+    file_io,
+    formatting,
+    processes,
+    stash,
+    usage,
+    workers,
+)
 from pytest_flashinfer_perf.extensions.prebuild import building, modules
 from pytest_flashinfer_perf.extensions.prebuild.modules import Needed
 from pytest_flashinfer_perf.extensions.prebuild.patches import pretend_cudnn
-from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.machine import another_process, builds
+from pytest_flashinfer_perf.machine import another_process
 from pytest_flashinfer_perf.plugin import options
-from pytest_flashinfer_perf.rows.formatting import counted
-from pytest_flashinfer_perf.session.stash import SETTINGS, case_of
-from pytest_flashinfer_perf.session.workers import VISIBLE
-from pytest_flashinfer_perf.settings.option import Child
-from pytest_flashinfer_perf.settings.usage import errors_of_use
 from pytest_flashinfer_perf.spec.case import Case
 
 # Files of others' options, which this process does not write, and how each says that there is none.
@@ -61,7 +65,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _cases(items: list[pytest.Item]) -> list[Case]:
-    found = [case for item in items if (case := case_of(item)) is not None]
+    found = [case for item in items if (case := stash.case_of(item)) is not None]
     if not found:
         raise pytest.UsageError("nothing to prebuild: these arguments select no test with a case")
     return found
@@ -79,7 +83,7 @@ class Prebuild:
             return None
         cases = _cases(session.items)
         output: Path | None = self._config.getoption("prebuild_output")
-        with errors_of_use(OSError):
+        with usage.errors_of_use(OSError):
             building.verify_ninja()
             if output:
                 building.verify(output)
@@ -94,13 +98,17 @@ class Prebuild:
         return True
 
     def _say_needed(self, needed: Needed, cases: int, others: int) -> None:
-        self._say(f"{counted(cases, 'case')}: {counted(len(needed.modules), 'module')} of FlashInfer")
+        self._say(
+            f"{formatting.counted(cases, 'case')}: {formatting.counted(len(needed.modules), 'module')} of FlashInfer"
+        )
         self._say_reasons(f"{sum(needed.cannot.values())} of the cases cannot run there", needed.cannot, 1)
         self._say_reasons(
             "calls that failed without a GPU; the other modules they need are compiled when they run", needed.lost, 0
         )
         if others:
-            self._say(f"also {counted(others, 'test')} without cases, whose modules are compiled when they run")
+            self._say(
+                f"also {formatting.counted(others, 'test')} without cases, whose modules are compiled when they run"
+            )
 
     def _say_reasons(self, title: str, reasons: Mapping[str, int], verbosity: int) -> None:
         if not reasons:
@@ -120,7 +128,7 @@ class Prebuild:
     def _write_report(self, failed: dict[str, str]) -> None:
         report: Path | None = self._config.getoption("prebuild_report")
         if report:
-            write_whole(report, json.dumps(failed))
+            file_io.write_whole(report, json.dumps(failed))
 
     def _say(self, sentence: str) -> None:
         self._config.get_terminal_writer().line(sentence)
@@ -143,7 +151,7 @@ class CompileProgress(AbstractContextManager["CompileProgress"]):
         self._bar.close()
         if self._modules:
             there = self._modules - len(self.failed)
-            self._say(f"compiled {there} of {counted(self._modules, 'module')} in {self._seconds:.1f} s")
+            self._say(f"compiled {there} of {formatting.counted(self._modules, 'module')} in {self._seconds:.1f} s")
 
     @property
     def _seconds(self) -> float:
@@ -185,7 +193,7 @@ def prebuild(arguments: Sequence[str], output: Path | None = None, report: Path 
     own = [f"--prebuild-output={output}"] * bool(output) + [f"--prebuild-report={report}"] * bool(report)
     alone = ["-n0"] if find_spec("xdist") and "no:xdist" not in arguments else []  # overrides what comes before
     words = [sys.executable, "-m", "pytest", "-p", PLUGIN, *own, *arguments, *alone]
-    variables = {ARCHITECTURES: architectures(), VISIBLE: ""}
+    variables = {ARCHITECTURES: architectures(), workers.VISIBLE: ""}
     return processes.started(processes.Environment("prebuild", tuple(words), variables=variables))
 
 

@@ -16,15 +16,9 @@ from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf.checking.check import WrongAnswerError
-from pytest_flashinfer_perf.engine import one_case
-from pytest_flashinfer_perf.engine.timing import uses_graph
-from pytest_flashinfer_perf.errors import in_one_line
+from pytest_flashinfer_perf.api import Device, Settings, capability, check, devices, errors, one_case, timing
 from pytest_flashinfer_perf.extensions.prebuild import patches
-from pytest_flashinfer_perf.machine import capability, devices
-from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.settings.settings import Settings
 from pytest_flashinfer_perf.spec.case import Case, quarantined
 from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions
 
@@ -77,10 +71,10 @@ def _follow(case: Case, device: Device, settings: Settings, found: Needed) -> No
             _called(case, device, settings)
     except CannotRunError as reason:  # which is known when the call is built
         _count(found.cannot, str(reason))
-    except WrongAnswerError:  # of a call that computes nothing; its modules are known by then
+    except check.WrongAnswerError:  # of a call that computes nothing; its modules are known by then
         return
     except Exception as error:  # noqa: BLE001 - a pretended GPU may cause any error
-        _count(found.lost, f"{case.routine.name}, {case.backend_name}: {in_one_line(error)}")
+        _count(found.lost, f"{case.routine.name}, {case.backend_name}: {errors.in_one_line(error)}")
 
 
 def _called(case: Case, device: Device, settings: Settings) -> None:
@@ -90,7 +84,7 @@ def _called(case: Case, device: Device, settings: Settings) -> None:
         return
     x = routine.inputs(p, torch.Generator().manual_seed(case.seed), patches.PRETENDED)
     built = case.backend.build(
-        p, x, LaunchOptions(case.backend_name, uses_graph(settings.measuring, device, routine.cuda_graph))
+        p, x, LaunchOptions(case.backend_name, timing.uses_graph(settings.measuring, device, routine.cuda_graph))
     )
     built.launch(x if built.takes is None else built.takes)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf.cli.commands import parser_of
+from pytest_flashinfer_perf.api import commands, processes
 from pytest_flashinfer_perf.extensions.prebuild import loop
-from pytest_flashinfer_perf.launch import processes
 
 EXAMPLE = """examples:
   flashinfer-perf prebuild -- tests/attention -k 'decode and fa3'
@@ -21,7 +20,7 @@ Exits with 0 if all modules are compiled, with 1 if one fails to compile."""
 
 def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
-    parser = parser_of("prebuild", DESCRIPTION, EXAMPLE, usage="[--output DIR] -- PYTEST_ARGS")
+    parser = commands.parser_of("prebuild", DESCRIPTION, EXAMPLE, usage="[--output DIR] -- PYTEST_ARGS")
     output = "Copy the modules to this folder. Another machine finds them with the folder in PYTHONPATH."
     parser.add_argument("--output", metavar="DIR", type=Path, help=output)
     args = parser.parse_args(own)

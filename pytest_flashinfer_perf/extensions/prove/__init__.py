@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.cli.command import Command
+    from pytest_flashinfer_perf.api import Command
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:
-    from pytest_flashinfer_perf.cli.command import Command
+    from pytest_flashinfer_perf.api import Command
 
     return (
         Command(

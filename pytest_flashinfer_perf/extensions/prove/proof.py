@@ -14,13 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.gate import series, words
+from pytest_flashinfer_perf.api import Row, Run, formatting, match, run_file, words
+from pytest_flashinfer_perf.api import verdict as core_verdict
+from pytest_flashinfer_perf.gate import series
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.match import Reason
-from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE, Judged, Judgement, Rules, Verdict
-from pytest_flashinfer_perf.rows.formatting import as_markdown, counted, markdown_table, wrapped
-from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.run_file import Run, RunError
 
 MOST_SLOWER = 0.01  # of the verdicts on identical code
 MOST_FAILED = 0.05  # of the comparisons of identical code: their exit code is 1
@@ -31,7 +28,7 @@ FEWEST = 3  # processes of each kind
 
 def verify_enough(processes: int) -> None:
     if processes < FEWEST:
-        raise RunError(f"--processes={processes}: the noise between processes needs at least {FEWEST}")
+        raise run_file.RunError(f"--processes={processes}: the noise between processes needs at least {FEWEST}")
 
 
 @dataclass(frozen=True)
@@ -66,16 +63,16 @@ class Proved:
     name: str
     plain: tuple[Row, ...]
     planted: tuple[Row, ...]
-    identical: tuple[Judged, ...]
-    extended: tuple[Judged, ...]
+    identical: tuple[core_verdict.Judged, ...]
+    extended: tuple[core_verdict.Judged, ...]
 
-    def called(self, verdict: Verdict) -> Frequency:
+    def called(self, verdict: core_verdict.Verdict) -> Frequency:
         """How often identical code was given this verdict."""
         return _tally(self.identical, verdict, len(self.plain) // 2)
 
     @property
     def found(self) -> Frequency:
-        return _tally(self.extended, Verdict.SLOWER, min(len(self.plain), len(self.planted)))
+        return _tally(self.extended, core_verdict.Verdict.SLOWER, min(len(self.plain), len(self.planted)))
 
     @property
     def median(self) -> float:
@@ -121,7 +118,7 @@ class Proved:
         return FAIR[0] <= self.predicted / self.observed <= FAIR[1]
 
 
-def _tally(judged: Sequence[Judged], verdict: Verdict, independent: int) -> Frequency:
+def _tally(judged: Sequence[core_verdict.Judged], verdict: core_verdict.Verdict, independent: int) -> Frequency:
     return Frequency(sum(one.verdict is verdict for one in judged), len(judged), independent)
 
 
@@ -133,7 +130,7 @@ class Proof:
     failed: Frequency
     troubles: tuple[str, ...] = ()
 
-    def called(self, verdict: Verdict) -> Frequency:
+    def called(self, verdict: core_verdict.Verdict) -> Frequency:
         return sum((case.called(verdict) for case in self.cases), Frequency())
 
     @property
@@ -142,17 +139,17 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        errs = self.called(Verdict.SLOWER).share > MOST_SLOWER or self.failed.share > MOST_FAILED
+        errs = self.called(core_verdict.Verdict.SLOWER).share > MOST_SLOWER or self.failed.share > MOST_FAILED
         return not errs and (self.found.share >= LEAST_FOUND or not self.found.tries)
 
     @property
     def exit_code(self) -> int:
         if not self.holds:
-            return WORSE
-        return COULD_NOT_JUDGE if self.troubles else NOTHING_WORSE
+            return core_verdict.WORSE
+        return core_verdict.COULD_NOT_JUDGE if self.troubles else core_verdict.NOTHING_WORSE
 
 
-def prove(plain: Sequence[Run], planted: Sequence[Run], rules: Rules) -> Proof:
+def prove(plain: Sequence[Run], planted: Sequence[Run], rules: core_verdict.Rules) -> Proof:
     identical = [judge([a], [b], rules) for a, b in itertools.permutations(plain, 2)]
     extended = [judge([a], [b], rules) for a, b in itertools.product(plain, planted)]
     same, more = _by_case(identical), _by_case(extended)
@@ -161,28 +158,28 @@ def prove(plain: Sequence[Run], planted: Sequence[Run], rules: Rules) -> Proof:
         for name in plain[0].by_case
         if all(map(_is_judged, (*same[name], *more[name])))
     )
-    failed = Frequency(sum(one.exit_code == WORSE for one in identical), len(identical), len(plain) // 2)
+    failed = Frequency(sum(one.exit_code == core_verdict.WORSE for one in identical), len(identical), len(plain) // 2)
     return Proof(cases, failed, tuple(_troubles((*identical, *extended), cases)))
 
 
-def _is_judged(one: Judged) -> bool:
+def _is_judged(one: core_verdict.Judged) -> bool:
     """What a busy machine measured is neither an error of the gate nor a miss."""
-    return one.compared and one.reason is not Reason.BUSY
+    return one.compared and one.reason is not match.Reason.BUSY
 
 
 def _rows(name: str, runs: Sequence[Run]) -> tuple[Row, ...]:
     return tuple(run.by_case[name] for run in runs)
 
 
-def _by_case(judgements: Sequence[Judgement]) -> dict[str, list[Judged]]:
-    found: dict[str, list[Judged]] = defaultdict(list)
+def _by_case(judgements: Sequence[core_verdict.Judgement]) -> dict[str, list[core_verdict.Judged]]:
+    found: dict[str, list[core_verdict.Judged]] = defaultdict(list)
     for judgement in judgements:
         for judged in judgement.cases:
             found[judged.name].append(judged)
     return found
 
 
-def _troubles(judgements: Sequence[Judgement], cases: Sequence[Proved]) -> Iterator[str]:
+def _troubles(judgements: Sequence[core_verdict.Judgement], cases: Sequence[Proved]) -> Iterator[str]:
     yield from dict.fromkeys(refusal for judgement in judgements for refusal in judgement.refusals)
     unjudged = [judged for judgement in judgements for judged in judgement.cases if not _is_judged(judged)]
     worst_last = sorted(unjudged, key=lambda judged: judged.verdict.rank, reverse=True)
@@ -200,9 +197,9 @@ SCHEMA = 1
 COLUMNS = ("slower", "faster", "found", "planted", "detects", "sd", "assumed", "ratio")
 WIDTHS = (14, 9, 9, 11, 11, 9, 9, 8)
 MEANS = {
-    NOTHING_WORSE: "the gate keeps its promise here",
-    WORSE: "the gate does not keep its promise here",
-    COULD_NOT_JUDGE: "the measurement is incomplete",
+    core_verdict.NOTHING_WORSE: "the gate keeps its promise here",
+    core_verdict.WORSE: "the gate does not keep its promise here",
+    core_verdict.COULD_NOT_JUDGE: "the measurement is incomplete",
 }
 
 
@@ -221,11 +218,11 @@ def lines(proof: Proof) -> Iterator[str]:
         yield _aligned(_cells(case))
     yield ""
     for sentence in sentences(proof):
-        yield from wrapped(sentence)
+        yield from formatting.wrapped(sentence)
 
 
 def _cells(case: Proved) -> tuple[str, ...]:
-    called = (_of(case.called(verdict)) for verdict in (Verdict.SLOWER, Verdict.FASTER))
+    called = (_of(case.called(verdict)) for verdict in (core_verdict.Verdict.SLOWER, core_verdict.Verdict.FASTER))
     changes = (words.percent(case.measured), words.percent(case.detectable))
     noises = (f"{100 * case.observed:.2f} %", f"{100 * case.predicted:.2f} %")
     return (*called, _of(case.found), *changes, *noises, f"{case.predicted / case.observed:.2f}")
@@ -250,7 +247,7 @@ def sentences(proof: Proof) -> Iterator[str]:
 
 
 def _in_all(proof: Proof) -> Iterator[str]:
-    slower, faster = (proof.called(verdict) for verdict in (Verdict.SLOWER, Verdict.FASTER))
+    slower, faster = (proof.called(verdict) for verdict in (core_verdict.Verdict.SLOWER, core_verdict.Verdict.FASTER))
     yield (
         f"identical code: SLOWER in {_of(slower, ' of ')} verdicts ({_percent(MOST_SLOWER)} allowed), "
         f"FASTER in {faster.hits}; exit code 1 in {_of(proof.failed, ' of ')} comparisons "
@@ -259,15 +256,15 @@ def _in_all(proof: Proof) -> Iterator[str]:
     if proof.found.tries:
         yield f"extra work: found in {_of(proof.found, ' of ')} verdicts ({_percent(LEAST_FOUND)} wanted)"
     fair = sum(case.is_fair for case in proof.cases)
-    of_cases = counted(len(proof.cases), "case")
+    of_cases = formatting.counted(len(proof.cases), "case")
     yield f"noise: the gate assumed {FAIR[0]} to {FAIR[1]} times what was measured in {fair} of {of_cases}"
 
 
 def _sure(proof: Proof) -> Iterator[str]:
-    slower, found = proof.called(Verdict.SLOWER), proof.found
+    slower, found = proof.called(core_verdict.Verdict.SLOWER), proof.found
     bounds = [f"SLOWER below {_percent(slower.upper)}", f"exit code 1 below {_percent(proof.failed.upper)}"]
     bounds += [f"found above {_percent(found.lower)}"] if found.tries else []
-    few = counted(proof.failed.independent, "comparison")
+    few = formatting.counted(proof.failed.independent, "comparison")
     yield f"only {few} of identical code share no process, which shows with 95 % confidence: {', '.join(bounds)}"
 
 
@@ -291,14 +288,18 @@ def _markdown(proof: Proof) -> Iterator[str]:
     yield f"### flashinfer-perf prove: {first}"
     for sentence in reversed(others):
         yield ""
-        yield as_markdown(sentence)
+        yield formatting.as_markdown(sentence)
     if proof.cases:
         yield ""
-        yield from markdown_table(("case", *COLUMNS), ((case.name, *_cells(case)) for case in proof.cases))
+        yield from formatting.markdown_table(("case", *COLUMNS), ((case.name, *_cells(case)) for case in proof.cases))
 
 
 def document(proof: Proof) -> str:
-    in_all = {"slower": proof.called(Verdict.SLOWER), "faster": proof.called(Verdict.FASTER), "found": proof.found}
+    in_all = {
+        "slower": proof.called(core_verdict.Verdict.SLOWER),
+        "faster": proof.called(core_verdict.Verdict.FASTER),
+        "found": proof.found,
+    }
     made = {
         "flashinfer_perf_proof": SCHEMA,
         "exit_code": proof.exit_code,

@@ -9,19 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_flashinfer_perf.cli import judging
-from pytest_flashinfer_perf.cli.commands import parser_of
+from pytest_flashinfer_perf.api import Row, Run, commands, file_io, judging, printing, processes, run_file, share
+from pytest_flashinfer_perf.api import options as core_options
 from pytest_flashinfer_perf.extensions.prove.proof import FEWEST, Proof, document, lines, markdown, prove, verify_enough
-from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.gate import read
-from pytest_flashinfer_perf.gate.thresholds import share
-from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.launch.processes import Environment, Pairs
-from pytest_flashinfer_perf.printing import show
-from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.run_file import Run, RunError
 from pytest_flashinfer_perf.settings import planting
-from pytest_flashinfer_perf.settings.option import ALLOW, whole
 
 EXAMPLE = "example: flashinfer-perf prove --share 3% -- tests/attention -k 'decode and fa3'"
 PLAIN, PLANTED = "plain", "planted"
@@ -33,10 +25,10 @@ def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     options = parser().parse_args(own)
     proof = _judged_again(options, for_pytest) if options.stored else _measured(options, for_pytest)
-    show(lines(proof))
+    printing.show(lines(proof))
     for name, text in WRITERS.items():
         if getattr(options, name):
-            write_whole(getattr(options, name), text(proof))
+            file_io.write_whole(getattr(options, name), text(proof))
     return proof.exit_code
 
 
@@ -53,18 +45,18 @@ def _measured(options: argparse.Namespace, for_pytest: Sequence[str]) -> Proof:
 
     session = PlantedRuns(where, for_pytest, processes.folder(options.output, "prove"), gpu, wanted)
     with processes.alone_on(gpu):
-        pair = Pairs((PLAIN, PLANTED), session.measured)
+        pair = processes.Pairs((PLAIN, PLANTED), session.measured)
         for nth in range(options.processes):
             pair(nth)
     proof = prove(session.runs[PLAIN], session.runs[PLANTED], rules)
     for suffix, text in ((".md", markdown), (".json", document)):
-        write_whole(session.output / f"proof{suffix}", text(proof))
+        file_io.write_whole(session.output / f"proof{suffix}", text(proof))
     return proof
 
 
 def _judged_again(options: argparse.Namespace, for_pytest: Sequence[str]) -> Proof:
     if for_pytest or options.share or options.output:
-        raise RunError("--from judges stored results: leave out --share, --output and the arguments behind --")
+        raise run_file.RunError("--from judges stored results: leave out --share, --output and the arguments behind --")
     plain, planted = (_stored(options.stored, side) for side in (PLAIN, PLANTED))
     return prove(plain, planted, judging.rules(options, paired=False, runs=[*plain, *planted]))
 
@@ -72,7 +64,7 @@ def _judged_again(options: argparse.Namespace, for_pytest: Sequence[str]) -> Pro
 def _stored(folder: Path, side: str) -> list[Run]:
     files = sorted(folder.glob(f"{side}-*.json"))
     if len(files) < FEWEST:
-        raise RunError(f"--from={folder}: has {len(files)} files {side}-*.json, needs at least {FEWEST}")
+        raise run_file.RunError(f"--from={folder}: has {len(files)} files {side}-*.json, needs at least {FEWEST}")
     return read.read(files)
 
 
@@ -80,7 +72,7 @@ def _stored(folder: Path, side: str) -> list[Run]:
 class PlantedRuns:
     """The processes so far, without the extra work and with it."""
 
-    where: Environment
+    where: processes.Environment
     arguments: Sequence[str]
     output: Path
     gpu: str | None
@@ -92,7 +84,7 @@ class PlantedRuns:
         planted = [f"--perf-plant={self.plants}"] if side == PLANTED else []
         done = processes.measured(self.where, [*self.arguments, *planted], self.output / name, title=name)
         if done.failed:
-            raise RunError(f"{name}: tests failed, so nothing can be concluded: see {done.log}")
+            raise run_file.RunError(f"{name}: tests failed, so nothing can be concluded: see {done.log}")
         processes.verify(done.run, self.gpu)
         self.runs[side].append(done.run)
         return done.run
@@ -107,7 +99,7 @@ class PlantedRuns:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = parser_of(
+    made = commands.parser_of(
         "prove",
         "Measure the same cases in several processes, as they are and with a slowdown added to each timed "
         "call, and compare every process with every other one: how often is identical code called SLOWER, and how "
@@ -119,7 +111,7 @@ def parser() -> argparse.ArgumentParser:
     added = "Slowdown to add, in per cent of a case's time. Default: 1.5 times its threshold."
     made.add_argument("--share", metavar="N%", help=added)
     number = "Processes without the slowdown, and as many with it. Default: %(default)s."
-    made.add_argument("--processes", type=whole(1), default=8, metavar="N", help=number)
+    made.add_argument("--processes", type=core_options.whole(1), default=8, metavar="N", help=number)
     judging.PYTHON.add_by(made.add_argument)
     judging.add_output(made, "prove")
     again = "Measure nothing, judge the results in this folder again."
@@ -128,6 +120,6 @@ def parser() -> argparse.ArgumentParser:
         written = f"Write the result as {judging.WRITTEN_AS[name]} to FILE."
         made.add_argument(f"--{name}", metavar="FILE", type=Path, help=written)
     judging.add_settings(made)
-    ALLOW.add_by(made.add_argument)
+    core_options.ALLOW.add_by(made.add_argument)
     made.set_defaults(perf_gate_strict=False)
     return made

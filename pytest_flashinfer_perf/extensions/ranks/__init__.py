@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 
-from pytest_flashinfer_perf.settings.option import Child, Option, Users, option, whole
+from pytest_flashinfer_perf.api import Child, Option, option, options
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.spec.routine import AnyRoutine
@@ -17,9 +17,9 @@ OPTIONS = (
     option(
         "--perf-ranks",
         child=Child.OWN,
-        users=Users("is marked by perf_ranks", lambda row: "ranks" in row.parts),
+        users=options.Users("is marked by perf_ranks", lambda row: "ranks" in row.parts),
         metavar="N",
-        type=whole(1),
+        type=options.whole(1),
         help="Run tests that are marked by perf_ranks in N processes.",
     ),
     option(
@@ -56,7 +56,7 @@ def pytest_perf_row_parts() -> Mapping[str, Any]:
 
 
 def pytest_perf_suite() -> Sequence[Path]:
-    from pytest_flashinfer_perf.plugin import cases
+    from pytest_flashinfer_perf.api import cases
 
     return (cases.root() / "tests" / "comm",)
 
@@ -75,11 +75,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_perf_devices(item: pytest.Item) -> Sequence[str] | None:
+    from pytest_flashinfer_perf.api import workers
     from pytest_flashinfer_perf.extensions.ranks import asked
-    from pytest_flashinfer_perf.session.workers import gpus_of_session
 
     number = asked.number(item)
-    return None if number is None else gpus_of_session()[:number]
+    return None if number is None else workers.gpus_of_session()[:number]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -89,9 +89,9 @@ def pytest_fixture_setup(
     """Give `perf` its group of ranks."""
     perf: Any = yield
     if fixturedef.argname == "perf":
-        from pytest_flashinfer_perf.session.stash import OURS
+        from pytest_flashinfer_perf.api import stash
 
-        if fixturedef.func.__module__ == OURS:
+        if fixturedef.func.__module__ == stash.OURS:
             from pytest_flashinfer_perf.extensions.ranks import ranked
 
             ranked.complete(perf, request.node.nodeid)

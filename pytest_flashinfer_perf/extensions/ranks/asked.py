@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
+from pytest_flashinfer_perf.api import stash, workers
 from pytest_flashinfer_perf.extensions.ranks.rank_times import BUS_FACTORS, MULTICAST
-from pytest_flashinfer_perf.session.stash import CASE, case_of
-from pytest_flashinfer_perf.session.workers import ALL_GPUS, VISIBLE
 
 RANK = "FLASHINFER_PERF_RANK"  # set in each process of a case that several run together
 FOLDER = "FLASHINFER_PERF_RANKS_FOLDER"  # where the ranks of a case meet and leave what they have to say
@@ -45,13 +44,13 @@ def is_together(item: pytest.Item) -> bool:
 
 def _of_its_case(item: pytest.Item) -> int | None:
     ranks = _of_its_routine(item)
-    case = case_of(item) if ranks else None
+    case = stash.case_of(item) if ranks else None
     return ranks(case.params) if ranks and case else None
 
 
 def _of_its_routine(item: pytest.Item) -> Callable[[Any], int] | None:
     """How its routine, if it is one between GPUs, says the number; torch is imported by then, and not here."""
-    given = getattr(getattr(item, "callspec", None), "params", {}).get("case", item.stash.get(CASE, None))
+    given = getattr(getattr(item, "callspec", None), "params", {}).get("case", item.stash.get(stash.CASE, None))
     return getattr(getattr(given, "routine", None), "ranks", None)
 
 
@@ -72,8 +71,8 @@ def environment(number: int, rank: int, folder: str, *, no_multicast: bool) -> d
     """The environment of a rank: torchrun's names, and nothing of the pytest session or worker that starts it."""
     dropped = ("PYTEST_", "GITHUB_STEP_SUMMARY", "FLASHINFER_PERF_CONFIRMS")
     own = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    if ALL_GPUS in own:
-        own[VISIBLE] = own[ALL_GPUS]
+    if workers.ALL_GPUS in own:
+        own[workers.VISIBLE] = own[workers.ALL_GPUS]
     if wants_no_multicast(own, option=no_multicast):
         own = {**NO_MULTICAST, **own, **(NO_MULTICAST if no_multicast else {})}
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number}

@@ -15,21 +15,9 @@ from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf.engine.cupti import (
-    BUFFER_BYTES,
-    Activity,
-    Trace,
-    activities,
-    between_devices,
-    copied,
-    launched_in,
-    on_device,
-    on_host,
-    summarise,
-)
-from pytest_flashinfer_perf.engine.instruments import INSTRUMENTS, InstrumentError, Work
+from pytest_flashinfer_perf.api import cupti as core_cupti
+from pytest_flashinfer_perf.api import garbage, instruments
 from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
-from pytest_flashinfer_perf.machine.garbage import without_gc
 
 HOLD_CYCLES = 1_000_000  # about 0.5 ms: longer than a call takes to enqueue
 CYCLES_PER_S = 1.98e9  # of an H200 at its highest clock; a lower one makes a planted lateness longer
@@ -40,7 +28,7 @@ def missing(ranks: Ranks) -> str | None:
     """Why a GPU of the group cannot be timed by CUPTI after a barrier on the device; the same on every rank."""
     if not ranks.device.is_gpu:
         return "there is no GPU"
-    no_cupti = next(filter(None, ranks.everybodys(INSTRUMENTS["cupti"].missing(ranks.device))), None)
+    no_cupti = next(filter(None, ranks.everybodys(instruments.INSTRUMENTS["cupti"].missing(ranks.device))), None)
     return no_cupti or next(filter(None, ranks.everybodys(_barrier_error(ranks))), None)
 
 
@@ -65,7 +53,7 @@ class DeviceClock:
 
     ranks: Ranks
     name: str = "cupti"
-    trace: Trace | None = None
+    trace: core_cupti.Trace | None = None
     drifts: bool = True  # CUPTI fits the GPU's clock to the host's in each process alone: evidence/ranks-h200.md
     _seen: list[Any] = field(default_factory=list)
 
@@ -74,26 +62,28 @@ class DeviceClock:
 
         self._cupti: Any = cupti
         self._barrier = _barrier(self.ranks)
-        cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), lambda records: self._seen.extend(copied(records)))
-        for kind in (*on_host(cupti), *on_device(cupti), *between_devices(cupti)):
+        cupti.activity_register_callbacks(
+            lambda: (core_cupti.BUFFER_BYTES, 0), lambda records: self._seen.extend(core_cupti.copied(records))
+        )
+        for kind in (*core_cupti.on_host(cupti), *core_cupti.on_device(cupti), *core_cupti.between_devices(cupti)):
             cupti.activity_enable(kind)
 
-    def spans(self, work: Work, count: int, late_s: float) -> list[tuple[int, int]]:
+    def spans(self, work: instruments.Work, count: int, late_s: float) -> list[tuple[int, int]]:
         self.ranks.meet()
         work.device.synchronize()
         self._cupti.activity_flush_all(1)
         self._seen.clear()
-        with without_gc():
+        with garbage.without_gc():
             launched = [self._once(work, late_s) for _ in range(count)]
         work.device.synchronize()
         self._cupti.activity_flush_all(1)
         calls = _activities(self._seen, launched, self._cupti)
         if not all(calls):
-            raise InstrumentError(NO_SUCH_CALL.format(self.ranks.rank))
-        self.trace = summarise(calls[-1])
+            raise instruments.InstrumentError(NO_SUCH_CALL.format(self.ranks.rank))
+        self.trace = core_cupti.summarise(calls[-1])
         return [(min(one.start for one in call), max(one.end for one in call)) for call in calls]
 
-    def _once(self, work: Work, late_s: float) -> tuple[int, int]:
+    def _once(self, work: instruments.Work, late_s: float) -> tuple[int, int]:
         """Enqueue a call behind the barrier, and note when this host began and ended to do so."""
         work.chill()
         torch.cuda._sleep(HOLD_CYCLES)  # noqa: SLF001 - torch has no public kernel of a chosen time
@@ -105,8 +95,10 @@ class DeviceClock:
         return begun, self._cupti.get_timestamp()
 
 
-def _activities(records: Sequence[Any], launched: Sequence[tuple[int, int]], cupti: Any) -> list[list[Activity]]:
+def _activities(
+    records: Sequence[Any], launched: Sequence[tuple[int, int]], cupti: Any
+) -> list[list[core_cupti.Activity]]:
     """What ran on the GPU for each call: whatever was launched while the host enqueued it."""
-    by_host, ran = on_host(cupti), list(activities(cupti, records))
+    by_host, ran = core_cupti.on_host(cupti), list(core_cupti.activities(cupti, records))
     launches = [(one.start, one.correlation_id) for one in records if one.kind in by_host]
-    return [[one for one in ran if one.correlation_id in ids] for ids in launched_in(launched, launches)]
+    return [[one for one in ran if one.correlation_id in ids] for ids in core_cupti.launched_in(launched, launches)]

@@ -24,12 +24,10 @@ from typing import Any
 
 import pytest
 
+from pytest_flashinfer_perf.api import Device, setup, stash
 from pytest_flashinfer_perf.extensions.ranks import asked
-from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.plugin.options import of_all
 from pytest_flashinfer_perf.session import case_endings, reports
-from pytest_flashinfer_perf.session.setup import BESIDE
-from pytest_flashinfer_perf.session.stash import DEVICE, as_typed
 
 BYTES_OF_A_RANK = 512 << 20  # with torch, its tests and gloo
 START_SECONDS = 120.0  # to import torch and the tests; the limit of the case begins after it
@@ -79,7 +77,7 @@ class _Member:
 
 def run(item: pytest.Item, number: int, options: Callable[[int], Iterable[str]], limit: float) -> list[End]:
     """Run the item in so many ranks, each with its `options`. The ends come in the order of ranks."""
-    if reason := too_many(number, item.config.stash[DEVICE]):
+    if reason := too_many(number, item.config.stash[stash.DEVICE]):
         return [End(0, "skipped", reason, time.monotonic())]
     with tempfile.TemporaryDirectory(prefix="flashinfer-perf-ranks-") as folder:
         Path(folder, ONLY).write_text(item.nodeid)
@@ -111,7 +109,7 @@ def _started(item: pytest.Item, number: int, rank: int, folder: str, options: It
     no_multicast = item.config.getoption("perf_no_multicast")
     log = Path(folder, f"{rank}.log")
     program = [sys.executable, "-c", PROGRAM.format(path=[one for one in sys.path if isinstance(one, str)])]
-    told = [f"--perf-only={folder}/{ONLY}", "-p", PLUGIN, "-p", f"no:{BESIDE}"]
+    told = [f"--perf-only={folder}/{ONLY}", "-p", PLUGIN, "-p", f"no:{setup.BESIDE}"]
     with log.open("wb") as words:
         process = subprocess.Popen(  # noqa: S603 - pytest, in this interpreter
             [*program, *_named(item), *told, *_as_here(item.config, folder), *options],
@@ -131,7 +129,7 @@ def _named(item: pytest.Item) -> list[str]:
     if any(map(item.path.samefile, filter(Path.exists, (here / one for one in _files_of_options(config))))):
         return []
     is_below = (config.rootpath / item.nodeid.partition("::")[0]).exists()
-    return [as_typed(config, item.nodeid)] if is_below else [*config.args]
+    return [stash.as_typed(config, item.nodeid)] if is_below else [*config.args]
 
 
 def _files_of_options(config: pytest.Config) -> Iterator[str]:

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.api import Device
 
 
 @dataclass(frozen=True)

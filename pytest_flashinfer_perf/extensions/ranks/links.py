@@ -15,9 +15,9 @@ from pathlib import Path
 import platformdirs
 import torch
 
-from pytest_flashinfer_perf import files
+from pytest_flashinfer_perf.api import file_io as files
+from pytest_flashinfer_perf.api import provenance
 from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
-from pytest_flashinfer_perf.machine.provenance import driver_version
 
 # Half of what a datasheet calls the bandwidth of NVLink, which counts both directions: bytes per second.
 DATASHEET = {
@@ -57,7 +57,7 @@ def _measured(ranks: Ranks) -> float | None:
 
 def _cache_file(ranks: Ranks) -> Path:
     uuids = " ".join(sorted(map(str, ranks.everybodys(ranks.device.uuid))))
-    name = hashlib.sha256(f"{uuids} {driver_version()} {torch.__version__}".encode()).hexdigest()[:32]
+    name = hashlib.sha256(f"{uuids} {provenance.driver_version()} {torch.__version__}".encode()).hexdigest()[:32]
     return platformdirs.user_cache_path("pytest-flashinfer-perf") / "links" / f"{name}.json"
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_flashinfer_perf.api import stash
 from pytest_flashinfer_perf.extensions.ranks import asked, joined
-from pytest_flashinfer_perf.session.stash import DEVICE, case_of
 from pytest_flashinfer_perf.session.time_limit import not_counted
 
 PR_SET_PDEATHSIG = 1
@@ -39,10 +39,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     with not_counted():
         while len(list(FOLDER.glob("*.begun"))) < int(size):
             time.sleep(0.01)
-    marker, case = item.get_closest_marker("perf_ranks"), case_of(item)
+    marker, case = item.get_closest_marker("perf_ranks"), stash.case_of(item)
     declared = getattr(case.routine, "collective", None) if case else None
     collective = marker.kwargs.get("collective") if marker else declared
-    joined.join(int(rank), int(size), FOLDER / "store", item.config.stash[DEVICE], collective)
+    joined.join(int(rank), int(size), FOLDER / "store", item.config.stash[stash.DEVICE], collective)
 
 
 class _Seen:

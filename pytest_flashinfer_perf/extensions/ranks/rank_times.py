@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.rows.row import Row
+    from pytest_flashinfer_perf.api import Row
 
 # How many bytes cross each rank's link for each byte of the message: the factors by which nccl-tests makes busbw of
 # algbw. The message is the whole one: what all ranks gather, or what each rank gives to reduce and scatter.

@@ -15,19 +15,15 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_flashinfer_perf.engine.one_case import obstacle
+from pytest_flashinfer_perf.api import SETTINGS, Child, Perf, one_case, stash, workers
 from pytest_flashinfer_perf.extensions.ranks import asked, group, joined
 from pytest_flashinfer_perf.extensions.ranks.group import End
 from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
 from pytest_flashinfer_perf.plugin import options
-from pytest_flashinfer_perf.plugin.fixture import Perf
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.session.case_endings import KILLED
 from pytest_flashinfer_perf.session.reports import CaseReport
-from pytest_flashinfer_perf.session.stash import DEVICE, INSTEAD, OUTCOME, REPEAT, SETTINGS, case_of, measures
 from pytest_flashinfer_perf.session.time_limit import not_counted
-from pytest_flashinfer_perf.session.workers import ALL_GPUS, VISIBLE, gpus_of_session
-from pytest_flashinfer_perf.settings.option import Child
 from pytest_flashinfer_perf.spec.case import quarantined
 
 LEFT = ("perf", "benchmark")
@@ -65,7 +61,7 @@ def complete(perf: PerfInRanks, test: str) -> None:
 
 def prepare(item: pytest.Item) -> None:
     """Leave its fixtures to the ranks; raises UsageError for a test that could not be one case."""
-    if not isinstance(item, pytest.Function) or not measures(item):
+    if not isinstance(item, pytest.Function) or not stash.measures(item):
         raise pytest.UsageError(f"{item.nodeid}: perf_ranks is for tests that measure: give it the fixture perf")
     item.fixturenames = [*LEFT]
 
@@ -79,7 +75,7 @@ def run(item: pytest.Function) -> None:
 
 def _measured(item: pytest.Function) -> CaseReport:
     number = asked.number(item)
-    if number is None or INSTEAD in item.config.stash:
+    if number is None or stash.INSTEAD in item.config.stash:
         pytest.skip("the call is one of several processes, which are started to time it")
     if reason := _obstacle(item, number):
         pytest.skip(reason)
@@ -91,14 +87,14 @@ def _measured(item: pytest.Function) -> CaseReport:
 
 def _obstacle(item: pytest.Item, number: int) -> str | None:
     """Why the test cannot run here, which is known before its processes are started."""
-    device, settings, case = item.config.stash[DEVICE], item.config.stash[SETTINGS], case_of(item)
-    if device.is_gpu and (seen := len(gpus_of_session())) < number:
-        visible = os.environ.get(ALL_GPUS, os.environ.get(VISIBLE, "all"))
-        return f"needs {number} GPUs of one host, {seen} can be seen ({VISIBLE}={visible})"
+    device, settings, case = item.config.stash[stash.DEVICE], item.config.stash[SETTINGS], stash.case_of(item)
+    if device.is_gpu and (seen := len(workers.gpus_of_session())) < number:
+        visible = os.environ.get(workers.ALL_GPUS, os.environ.get(workers.VISIBLE, "all"))
+        return f"needs {number} GPUs of one host, {seen} can be seen ({workers.VISIBLE}={visible})"
     if case is None:
         return None
     known = quarantined(case, settings.quarantine, all_routines())
-    reason = known.sentence if known else obstacle(case, device, settings.max_memory)
+    reason = known.sentence if known else one_case.obstacle(case, device, settings.max_memory)
     if reason or not device.is_gpu:
         return reason
     return asked.undecided(os.environ, no_multicast=item.config.getoption("perf_no_multicast"))
@@ -114,7 +110,7 @@ def _options(config: pytest.Config, rank: int) -> Iterator[str]:
     yield f"--benchmark-max-time={config.getoption('benchmark_max_time')}"
     if config.getoption("benchmark_disable"):
         yield "--benchmark-disable"
-    yield f"--perf-device=cuda:{rank}" if config.stash[DEVICE].is_gpu else "--perf-device=cpu"
+    yield f"--perf-device=cuda:{rank}" if config.stash[stash.DEVICE].is_gpu else "--perf-device=cpu"
 
 
 def _judged(item: pytest.Function, ends: Sequence[End]) -> CaseReport:
@@ -122,11 +118,11 @@ def _judged(item: pytest.Function, ends: Sequence[End]) -> CaseReport:
     skipped = [end for end in ends if end.outcome == "skipped"]
     first = next(iter([*bad, *skipped]), None)
     if first is not None and first.carried.repeat:
-        item.stash[REPEAT] = first.carried.repeat
+        item.stash[stash.REPEAT] = first.carried.repeat
     if bad:
         _show(item, bad)
         if bad[0].ended:
-            item.stash[OUTCOME] = bad[0].ended
+            item.stash[stash.OUTCOME] = bad[0].ended
         pytest.fail("\n".join(f"rank {end.rank} of {len(ends)}: {end.sentence}" for end in bad), pytrace=False)
     if skipped:
         pytest.skip(skipped[0].sentence)

@@ -16,18 +16,13 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from pytest_flashinfer_perf.engine import timing
-from pytest_flashinfer_perf.engine.instruments import CallTime, ChosenInstrument, InstrumentError, Work
+from pytest_flashinfer_perf.api import Device, Measuring, Target, garbage, instruments, timing
 from pytest_flashinfer_perf.engine.observers import Reached
-from pytest_flashinfer_perf.engine.target import Target
-from pytest_flashinfer_perf.engine.timing import Observations, Placed, Timing, Verify
 from pytest_flashinfer_perf.extensions.ranks import asked, device_clock, links
 from pytest_flashinfer_perf.extensions.ranks.clock import Spans, seconds
 from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
 from pytest_flashinfer_perf.extensions.ranks.rank_times import NAME, RankTimes
-from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.machine.garbage import without_gc
-from pytest_flashinfer_perf.settings.settings import Measuring, PeaksChoice
+from pytest_flashinfer_perf.settings.settings import PeaksChoice
 
 PROOF_CALLS = 100
 LATE_S, LATE_CALLS = 200e-6, 30
@@ -44,11 +39,11 @@ class HostClock:
     trace: None = None
     drifts: bool = False
 
-    def spans(self, work: Work, count: int, late_s: float) -> list[tuple[int, int]]:
-        with without_gc():
+    def spans(self, work: instruments.Work, count: int, late_s: float) -> list[tuple[int, int]]:
+        with garbage.without_gc():
             return [self._once(work, late_s) for _ in range(count)]
 
-    def _once(self, work: Work, late_s: float) -> tuple[int, int]:
+    def _once(self, work: instruments.Work, late_s: float) -> tuple[int, int]:
         work.chill()
         work.device.synchronize()
         self.ranks.meet()
@@ -76,7 +71,7 @@ class Together:
 
     def __post_init__(self) -> None:
         tiny = torch.ones(1, device=self.ranks.device.torch)
-        work = Work((functools.partial(dist.all_reduce, tiny),), flush=False, device=self.ranks.device)
+        work = instruments.Work((functools.partial(dist.all_reduce, tiny),), flush=False, device=self.ranks.device)
         self.proof = self._spans(work, PROOF_CALLS, warmup=3)
 
     @property
@@ -90,10 +85,10 @@ class Together:
     def missing(self, device: Device) -> str | None:  # noqa: ARG002 - it was chosen for this device
         return None
 
-    def sample(self, work: Work, count: int, warmup: int) -> list[CallTime]:
+    def sample(self, work: instruments.Work, count: int, warmup: int) -> list[instruments.CallTime]:
         """Untimed calls are made as timed ones are, right before them: after idling a call takes 100 us more."""
         self.timed.append(self._aligned(self._spans(work, count, warmup)))
-        return list(map(CallTime, self.figures(self.timed[-1])))
+        return list(map(instruments.CallTime, self.figures(self.timed[-1])))
 
     def now(self) -> float:
         return self.ranks.clock()
@@ -109,10 +104,10 @@ class Together:
         self.offset_ns = max(self.offset_ns, int(offsets.abs().max()))
         return seen.less(offsets)
 
-    def _spans(self, work: Work, count: int, warmup: int = 1, late_s: float = 0.0) -> Spans:
+    def _spans(self, work: instruments.Work, count: int, warmup: int = 1, late_s: float = 0.0) -> Spans:
         return Spans.of(self.ranks.everybodys(self.clock.spans(work, warmup + count, late_s)[warmup:]))
 
-    def described(self, work: Work) -> RankTimes:
+    def described(self, work: instruments.Work) -> RankTimes:
         """What the row says; a few more calls are made first, and as many to which the last rank comes late."""
         late_s = LATE_S if self.ranks.rank == self.ranks.size - 1 else 0.0
         seen = functools.reduce(Spans.__add__, self.timed)
@@ -164,10 +159,12 @@ class LinkRoof:
 def chosen(ranks: Ranks, name: str) -> tuple[Together, str]:
     """The instrument of a group, and why it is not the best; raises InstrumentError in all ranks alike."""
     if name == "events":
-        raise InstrumentError("--perf-instrument=events: no clock of events is common to processes, use cupti or wall")
+        raise instruments.InstrumentError(
+            "--perf-instrument=events: no clock of events is common to processes, use cupti or wall"
+        )
     why_not = None if name == "wall" else device_clock.missing(ranks)
     if name == "cupti" and why_not:
-        raise InstrumentError(f"--perf-instrument=cupti: {why_not}")
+        raise instruments.InstrumentError(f"--perf-instrument=cupti: {why_not}")
     if name == "wall" or why_not:
         fallback = f"measured with wall, not cupti: {why_not}" if ranks.device.is_gpu and name == "auto" else ""
         return Together(ranks, HostClock(ranks)), fallback
@@ -175,15 +172,15 @@ def chosen(ranks: Ranks, name: str) -> tuple[Together, str]:
 
 
 def run(
-    ranks: Ranks, target: Target, measuring: Measuring, _device: Device, *, cuda_graph: bool, verify: Verify
-) -> Timing:
+    ranks: Ranks, target: Target, measuring: Measuring, _device: Device, *, cuda_graph: bool, verify: timing.Verify
+) -> timing.Timing:
     """Time the target as on one device; all that decides how many calls there are is agreed among the ranks."""
     together, fallback = chosen(ranks, measuring.instrument)
 
-    def observed(last: Placed, _timed: object) -> Observations:
+    def observed(last: timing.Placed, _timed: object) -> timing.Observations:
         timed = together.clock.trace  # before a rank comes late, which the others' kernels wait for
-        return Observations(roof=LinkRoof(together.described(last.work)), trace=timed)
+        return timing.Observations(roof=LinkRoof(together.described(last.work)), trace=timed)
 
-    conditions = timing.Conditions(lambda *_: ChosenInstrument(together, fallback), observed, cycles=False)
+    conditions = timing.Conditions(lambda *_: instruments.ChosenInstrument(together, fallback), observed, cycles=False)
     device = ranks.shared_device
     return timing.run(target, measuring, device, cuda_graph=cuda_graph, verify=verify, conditions=conditions)

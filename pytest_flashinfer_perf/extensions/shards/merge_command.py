@@ -6,12 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf.cli.commands import add_json, parser_of, show_json
-from pytest_flashinfer_perf.errors import unknown
+from pytest_flashinfer_perf.api import commands, errors, file_io, formatting, printing
 from pytest_flashinfer_perf.extensions.shards import merging
-from pytest_flashinfer_perf.files import verify_outputs, write_json
-from pytest_flashinfer_perf.printing import show
-from pytest_flashinfer_perf.rows.formatting import counted
 
 EXAMPLE = "example: flashinfer-perf merge shard-*.json --output run.json"
 
@@ -19,23 +15,25 @@ EXAMPLE = "example: flashinfer-perf merge shard-*.json --output run.json"
 def main(arguments: Sequence[str]) -> int:
     description = "Join the JSON files that the shards of a run wrote into the file of one run. Exits with 2, and "
     description += "writes nothing, if they are not the parts of one run."
-    parser = parser_of("merge", description, EXAMPLE)
+    parser = commands.parser_of("merge", description, EXAMPLE)
     shards, whole = "A file written by pytest --perf-shard=I/N.", "File to write the whole run to."
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=shards)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=whole)
     allow = f"Join in spite of these: {', '.join(merging.CHECKS)}. The last of duplicates is kept. Default: none."
     parser.add_argument("--allow", type=_checks, default=(), metavar="A,B", help=allow)
-    add_json(parser)
+    commands.add_json(parser)
     args = parser.parse_args(arguments)
-    verify_outputs({"--output": args.output}, args.files)
+    file_io.verify_outputs({"--output": args.output}, args.files)
     made = merging.merged([merging.read(path) for path in args.files], args.allow)
     # Indented, thousands of rows take three times as long to write, and twice the room.
-    write_json(args.output, made, indent=None)
+    file_io.write_json(args.output, made, indent=None)
     rows, files = len(made["benchmarks"]), len(args.files)
     if args.as_json:
-        show_json({"output": str(args.output), "rows": rows, "files": files})
+        commands.show_json({"output": str(args.output), "rows": rows, "files": files})
     else:
-        show([f"wrote {counted(rows, 'row')} of {counted(files, 'file')} to {args.output}"])
+        printing.show(
+            [f"wrote {formatting.counted(rows, 'row')} of {formatting.counted(files, 'file')} to {args.output}"]
+        )
     return 0
 
 
@@ -43,5 +41,5 @@ def _checks(text: str) -> list[str]:
     names = text.replace(",", " ").split()
     for name in names:
         if name not in merging.CHECKS:
-            raise argparse.ArgumentTypeError(unknown(name, merging.CHECKS))
+            raise argparse.ArgumentTypeError(errors.unknown(name, merging.CHECKS))
     return names

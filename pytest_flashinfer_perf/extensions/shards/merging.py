@@ -9,12 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.api import FlashinferPerfError, Run, formatting, printing, run_file
 from pytest_flashinfer_perf.extensions.shards.shards import NAME, ShardOfRun
-from pytest_flashinfer_perf.printing import safe
-from pytest_flashinfer_perf.rows import run_file
-from pytest_flashinfer_perf.rows.formatting import some
-from pytest_flashinfer_perf.rows.run_file import SCHEMA_KEY, Block, Run
 
 VERSIONS = ("flashinfer", "torch", "cuda", "cudnn", "cudnn_frontend", "cupti", "driver", "python_version")
 
@@ -53,7 +49,7 @@ def read(path: Path) -> ShardPart:
 def merged(parts: Sequence[ShardPart], allowed: Iterable[str] = ()) -> dict[str, Any]:
     """One run, with its rows in the order in which one session would have measured them."""
     wrong = [
-        safe(f"{sentence} (--allow {name})")
+        printing.safe(f"{sentence} (--allow {name})")
         for name, check in CHECKS.items()
         if name not in set(allowed)
         for sentence in check(parts)
@@ -66,16 +62,16 @@ def merged(parts: Sequence[ShardPart], allowed: Iterable[str] = ()) -> dict[str,
     ordered = [records[test] for test in sorted(records, key=lambda test: places.get(test, len(places)))]
     first = min(parts, key=lambda part: part.run.when).document
     own = _block(parts, set(records)).written()
-    return {**first, "machine_info": _machine(parts), "benchmarks": ordered, SCHEMA_KEY: own}
+    return {**first, "machine_info": _machine(parts), "benchmarks": ordered, run_file.SCHEMA_KEY: own}
 
 
-def _block(parts: Sequence[ShardPart], measured: set[str]) -> Block:
+def _block(parts: Sequence[ShardPart], measured: set[str]) -> run_file.Block:
     """The data beside the rows; a case measured in one file is not unmeasured because of another."""
     left = (one for part in parts for one in part.run.unmeasured)
     roofs = {place: roof for part in parts for place, roof in part.run.roofs.items()}
     added = {name: one for part in reversed(parts) if part.run.block for name, one in part.run.block.parts.items()}
     added.pop(NAME, None)  # which is of one part alone
-    return Block(roofs=roofs, unmeasured=tuple(one for one in left if one.test not in measured), parts=added)
+    return run_file.Block(roofs=roofs, unmeasured=tuple(one for one in left if one.test not in measured), parts=added)
 
 
 def _machine(parts: Sequence[ShardPart]) -> dict[str, Any]:
@@ -89,7 +85,7 @@ def duplicates(parts: Sequence[ShardPart]) -> Iterator[str]:
     seen = Counter(row.fullname for part in parts for row in part.run.rows)
     twice = [name for name, count in seen.items() if count > 1]
     if twice:
-        yield f"measured more than once: {some(twice)}"
+        yield f"measured more than once: {formatting.some(twice)}"
 
 
 def gaps(parts: Sequence[ShardPart]) -> Iterator[str]:
@@ -97,7 +93,7 @@ def gaps(parts: Sequence[ShardPart]) -> Iterator[str]:
         if part.shard is None:
             yield f"{part.run.source}: written without --perf-shard, so that nobody knows what is missing"
         elif part.missing:
-            yield f"{part.run.source}: no result of {some(part.missing)}: that run was stopped"
+            yield f"{part.run.source}: no result of {formatting.some(part.missing)}: that run was stopped"
     shards = [part.shard for part in parts if part.shard is not None]
     if len({(shard.of, shard.whole) for shard in shards}) > 1:
         yield "the files are parts of different wholes: other tests, another n of --perf-shard=i/n, or --perf-shard-by"
@@ -105,7 +101,7 @@ def gaps(parts: Sequence[ShardPart]) -> Iterator[str]:
         there = {shard.nth for shard in shards}
         absent = [f"{nth}/{shards[0].of}" for nth in range(1, shards[0].of + 1) if nth not in there]
         if absent:
-            yield f"shards are missing: {some(absent)}"
+            yield f"shards are missing: {formatting.some(absent)}"
 
 
 def _mixed(what: str, of: Callable[[ShardPart], str]) -> Callable[[Sequence[ShardPart]], Iterator[str]]:

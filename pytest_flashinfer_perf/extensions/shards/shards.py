@@ -13,11 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.plugin.results import BOARD
-from pytest_flashinfer_perf.rows import run_file
-from pytest_flashinfer_perf.rows.run_file import SCHEMA_KEY, Block, RunError
-from pytest_flashinfer_perf.session.stash import measures
+from pytest_flashinfer_perf.api import BOARD, FlashinferPerfError, run_file, stash
 
 PART = "flashinfer_perf_shard"
 
@@ -57,7 +53,7 @@ def seconds(path: Path) -> dict[str, float]:
     """The duration of each test in that run: the whole case, or all timed calls of a plain benchmark."""
     try:
         rows = run_file.parse(run_file.load(path), str(path)).rows
-    except RunError as error:
+    except run_file.RunError as error:
         raise ShardError(f"--perf-shard-by={path}: {error}") from error
     return {row.fullname: row.execution.case_s or row.stats.total for row in rows}
 
@@ -90,7 +86,7 @@ class Sharding:
         tests = [item.nodeid for item in items]
         parts = split(tests, self._known, self._shard.of)
         mine = parts[self._shard.nth - 1]
-        measured = [(at, tests[at]) for at in mine if measures(items[at])]
+        measured = [(at, tests[at]) for at in mine if stash.measures(items[at])]
         whole = hashlib.sha256(json.dumps([tests, parts]).encode()).hexdigest()
         sizes = {"count": len(tests), "size": len(mine)}
         self._part = {**self._shard._asdict(), **sizes, "whole": whole, "tests": measured}
@@ -106,7 +102,7 @@ class Sharding:
 
     @pytest.hookimpl(optionalhook=True, trylast=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
-        own = output_json.setdefault(SCHEMA_KEY, Block().written())
+        own = output_json.setdefault(run_file.SCHEMA_KEY, run_file.Block().written())
         own |= {NAME: self._part} if self._part else {}
 
     @pytest.hookimpl(wrapper=True)

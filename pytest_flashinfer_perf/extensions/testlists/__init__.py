@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf.settings.option import CASES, Child, Option, option
+from pytest_flashinfer_perf.api import Child, Option, option, options
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.cli.command import Command
+    from pytest_flashinfer_perf.api import Command
     from pytest_flashinfer_perf.spec.case import Case, FlagLine
     from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
@@ -51,11 +51,11 @@ CSV = option(
 
 
 def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
-    return {CASES: (TESTLIST, FLAGS), "files that are read and written": (CSV,)}
+    return {options.CASES: (TESTLIST, FLAGS), "files that are read and written": (CSV,)}
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:
-    from pytest_flashinfer_perf.cli.command import Command
+    from pytest_flashinfer_perf.api import Command
 
     sentence = "Run a command line of flashinfer_benchmark.py, FlashInfer's own benchmark."
     return (Command("run", sentence, f"{__name__}.run_command:main"),)

@@ -9,12 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.files import append_whole, write_whole
-from pytest_flashinfer_perf.printing import write_lines
-from pytest_flashinfer_perf.rows.formatting import counted
-from pytest_flashinfer_perf.rows.row import Row
+from pytest_flashinfer_perf.api import Row, file_io, formatting, printing, usage
 from pytest_flashinfer_perf.session import reports
-from pytest_flashinfer_perf.settings.usage import errors_of_use, not_written
 
 # The CSV columns of `flashinfer_benchmark.py` in its order, each once.
 
@@ -101,11 +97,11 @@ class CsvFile:
         self._notes: list[str] = []
 
     def pytest_sessionstart(self) -> None:
-        with errors_of_use(OSError):
+        with usage.errors_of_use(OSError):
             self._write()
 
     def _write(self) -> None:
-        write_whole(self._path, "".join([_written(COLUMNS), *self._lines.values()]))
+        file_io.write_whole(self._path, "".join([_written(COLUMNS), *self._lines.values()]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if self._lost is not None:
@@ -116,15 +112,15 @@ class CsvFile:
             row = reports.of(report).row
             if row:
                 line = _written(columns(row).values())
-                append_whole(self._path, line)
+                file_io.append_whole(self._path, line)
                 self._lines[report.nodeid] = line
         except OSError as error:
             self._lost = error
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        self._notes.append(f"wrote {counted(len(self._lines), 'row')} to {self._path}")
+        self._notes.append(f"wrote {formatting.counted(len(self._lines), 'row')} to {self._path}")
         if self._lost is not None:
-            self._notes.append(not_written(session, "--perf-csv", self._lost))
+            self._notes.append(usage.not_written(session, "--perf-csv", self._lost))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        write_lines(terminalreporter, self._notes)
+        printing.write_lines(terminalreporter, self._notes)

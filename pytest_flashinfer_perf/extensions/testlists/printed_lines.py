@@ -8,15 +8,9 @@ from typing import Any
 
 import pytest
 
+from pytest_flashinfer_perf.api import SETTINGS, Entry, Row, lines, printing, provenance, run_file, stash
 from pytest_flashinfer_perf.extensions.testlists import testlist
-from pytest_flashinfer_perf.machine import provenance
-from pytest_flashinfer_perf.plugin import lines
-from pytest_flashinfer_perf.plugin.lines import Entry
-from pytest_flashinfer_perf.printing import write_lines
-from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.run_file import Unmeasured
 from pytest_flashinfer_perf.session import reports
-from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS
 
 WIDTH = 15
 DECODE = {"avg_actual_seq_len": "seq len"}
@@ -46,7 +40,7 @@ class UpstreamLines:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        write_lines(self._terminal, self._lines(report))
+        printing.write_lines(self._terminal, self._lines(report))
 
     def _lines(self, report: pytest.TestReport) -> Iterator[str]:
         name, carried = report.nodeid.partition("::")[2], reports.of(report)
@@ -65,8 +59,8 @@ class UpstreamLines:
         elif report.skipped and carried.unmeasured:
             yield self._skipped(name, carried.unmeasured)
 
-    def _skipped(self, name: str, left: Unmeasured) -> str:
-        device = self._config.stash.get(DEVICE, None)
+    def _skipped(self, name: str, left: run_file.Unmeasured) -> str:
+        device = self._config.stash.get(stash.DEVICE, None)
         if "compute capability" not in left.reason or device is None or device.capability is None:
             return f"[INFO] {name}: {left.reason}. Skipping."
         backend, routine, here = left.identity.backend, left.identity.routine, ".".join(map(str, device.capability))

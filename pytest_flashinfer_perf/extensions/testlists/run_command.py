@@ -8,11 +8,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from pytest_flashinfer_perf.api import commands, processes
 from pytest_flashinfer_perf.cli import QUIETLY, AskedTests, NotAllSkipped, of_suite
-from pytest_flashinfer_perf.cli.commands import parser_of
 from pytest_flashinfer_perf.extensions.testlists.printed_lines import UpstreamLines
 from pytest_flashinfer_perf.extensions.testlists.upstream import SCRIPT
-from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.spec import flags
 
 USAGE = "FLAGS [-- PYTEST_ARGS]"
@@ -26,7 +25,7 @@ EXAMPLE = "example: flashinfer-perf run --testlist my_benchmarks.txt --output_pa
 def main(arguments: Sequence[str]) -> int:
     """Run pytest, and print a line for each case as flashinfer_benchmark.py does."""
     if arguments[:1] in (["-h"], ["--help"]):
-        parser_of("run", DESCRIPTION, EXAMPLE, USAGE).parse_args(arguments)
+        commands.parser_of("run", DESCRIPTION, EXAMPLE, USAGE).parse_args(arguments)
     return int(pytest.main(as_pytest(arguments), plugins=[UpstreamLines(), AskedTests(), NotAllSkipped()]))
 
 

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_flashinfer_perf.plugin import lines
-from pytest_flashinfer_perf.plugin.lines import Entry
-from pytest_flashinfer_perf.session.stash import SETTINGS
+from pytest_flashinfer_perf.api import SETTINGS, Entry, lines
 
 STARTS = re.compile(r"\s*(--routine|-R|--api)\b")
 

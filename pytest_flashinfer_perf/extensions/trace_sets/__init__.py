@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf.settings.option import Child, Option, option
+from pytest_flashinfer_perf.api import Child, Option, option
 
 if TYPE_CHECKING:
     from flashinfer_bench.data import TraceSet
@@ -108,9 +108,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     sets = asked.take(config)
     if sets:
-        from pytest_flashinfer_perf.settings.usage import errors_of_use
+        from pytest_flashinfer_perf.api import usage
 
-        with errors_of_use(ImportError):
+        with usage.errors_of_use(ImportError):
             verify_installed()
             from pytest_flashinfer_perf.extensions.trace_sets.items import Evaluations
 

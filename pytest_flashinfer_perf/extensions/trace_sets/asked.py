@@ -88,9 +88,8 @@ def take(config: pytest.Config) -> list[Asked]:
 
 
 def _verify_traces(folders: Iterable[Path]) -> None:
-    from pytest_flashinfer_perf.files import verify_outputs
-    from pytest_flashinfer_perf.settings.usage import errors_of_use
+    from pytest_flashinfer_perf.api import file_io, usage
 
-    with errors_of_use():
+    with usage.errors_of_use():
         for folder in folders:
-            verify_outputs({"--perf-trace-output": folder / "any.jsonl"})
+            file_io.verify_outputs({"--perf-trace-output": folder / "any.jsonl"})

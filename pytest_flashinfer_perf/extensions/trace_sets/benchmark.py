@@ -27,16 +27,19 @@ from flashinfer_bench.data import (
 )
 from flashinfer_bench.utils import env_snapshot
 
-from pytest_flashinfer_perf.engine.timing import Timing
-from pytest_flashinfer_perf.errors import FlashinferPerfError, unknown
+from pytest_flashinfer_perf.api import (
+    FlashinferPerfError,
+    child_process,
+    devices,
+    errors,
+    file_io,
+    options,
+    requirements,
+)
+from pytest_flashinfer_perf.api import timing as core_timing
 from pytest_flashinfer_perf.extensions.trace_sets.config import BenchmarkConfig, EvaluationConfigError
 from pytest_flashinfer_perf.extensions.trace_sets.judge import EvaluationResult, Job, Judging
 from pytest_flashinfer_perf.extensions.trace_sets.solution import NOT_CONFIRMED
-from pytest_flashinfer_perf.files import append_whole
-from pytest_flashinfer_perf.launch.child_process import ChildProcess, Ended, StartError, cause
-from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.machine.requirements import version
-from pytest_flashinfer_perf.settings.option import DEFAULT_SEED
 
 
 class Benchmark:
@@ -48,7 +51,7 @@ class Benchmark:
         config: BenchmarkConfig | None = None,
         *,
         device: str = "auto",
-        seed: int = DEFAULT_SEED,
+        seed: int = options.DEFAULT_SEED,
     ) -> None:
         self._set = trace_set
         self._config = config or BenchmarkConfig.default()
@@ -131,7 +134,7 @@ def jobs(root: Path, found: Found, config: BenchmarkConfig) -> Iterator[Job]:
 def only(what: str, named: list[str] | None, known: list[str]) -> set[str]:
     for name in named or ():
         if name not in known:
-            raise EvaluationConfigError(f"{what}: {unknown(name, sorted(known))}")
+            raise EvaluationConfigError(f"{what}: {errors.unknown(name, sorted(known))}")
     return set(known if named is None else named)
 
 
@@ -150,19 +153,19 @@ class Runner:
 
     def __init__(self, *, isolated: bool, timeout: float) -> None:
         self._timeout = timeout
-        self._child = ChildProcess(Judging(isolated=isolated))
+        self._child = child_process.ChildProcess(Judging(isolated=isolated))
 
     def evaluate(self, job: Job) -> EvaluationResult:
         try:
             outcome = self._child.ask(job, FOR_BOTH * self._timeout)
-        except StartError as error:
+        except child_process.StartError as error:
             raise RunnerError(f"the process that judges did not start: {error}") from None
         match outcome:
-            case Ended(None):
+            case child_process.Ended(None):
                 sentence = f"the reference gave no answer within {self._timeout:g} s (timeout_seconds)"
                 outcome = EvaluationResult(None, sentence)
-            case Ended(int(status)):
-                sentence = f"the process that judges died: {cause(status)}"
+            case child_process.Ended(int(status)):
+                sentence = f"the process that judges died: {child_process.cause(status)}"
                 outcome = EvaluationResult(EvaluationStatus.RUNTIME_ERROR, sentence)
         output = self._child.output()
         log = output if len(output) <= MOST_LOG else f"[...]\n{output[-MOST_LOG:]}"
@@ -183,7 +186,7 @@ def recorded(job: Job, outcome: EvaluationResult, folder: Path | None) -> Trace:
     if folder is not None:
         path: Path = folder / job.solution.author / job.definition.op_type / f"{job.definition.name}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        append_whole(path, "\n" * _has_a_torn_end(path) + trace.model_dump_json() + "\n")
+        file_io.append_whole(path, "\n" * _has_a_torn_end(path) + trace.model_dump_json() + "\n")
     return trace
 
 
@@ -221,13 +224,13 @@ def latency_ms(outcome: EvaluationResult) -> float:
 def _environment(job: Job, outcome: EvaluationResult) -> Any:
     """The environment that FlashInfer-Bench records, with further versions that affect times."""
     seen = env_snapshot(job.device)
-    libs = {**seen.libs, **{name: known for name in VERSIONS_OF if (known := version(name))}}
+    libs = {**seen.libs, **{name: known for name in VERSIONS_OF if (known := requirements.version(name))}}
     if outcome.timings:
         libs |= {"instrument": outcome.timings[-1].instrument, "cold_l2": outcome.timings[-1].cold_l2}
     return seen.model_copy(update={"libs": libs})
 
 
-def merged(timings: tuple[Timing, ...]) -> Timing:
+def merged(timings: tuple[core_timing.Timing, ...]) -> core_timing.Timing:
     """One timing with the samples of all trials."""
     return replace(timings[-1], samples=tuple(sample for timing in timings for sample in timing.samples))
 

@@ -20,10 +20,9 @@ from flashinfer_bench.data import Correctness, Definition, EvaluationStatus, Saf
 from safetensors import safe_open
 from torch import Tensor
 
+from pytest_flashinfer_perf.api import FlashinferPerfError, Target
+from pytest_flashinfer_perf.api import timing as core_timing
 from pytest_flashinfer_perf.engine import cold
-from pytest_flashinfer_perf.engine.target import Target
-from pytest_flashinfer_perf.engine.timing import Timing, run
-from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.extensions.trace_sets import outside_clock
 from pytest_flashinfer_perf.extensions.trace_sets.config import Resolved
 from pytest_flashinfer_perf.extensions.trace_sets.siblings import Siblings, siblings
@@ -60,7 +59,7 @@ class Evaluator(ABC):
         """Raise SolutionError if an answer is wrong."""
 
     @abstractmethod
-    def eval_performance(self, task: Task, solution: Solution, baseline: Baseline) -> list[Timing]:
+    def eval_performance(self, task: Task, solution: Solution, baseline: Baseline) -> list[core_timing.Timing]:
         """A timing for each trial."""
 
 
@@ -122,7 +121,7 @@ class DefaultEvaluator(Evaluator):
         seen = [compared(n, g, w, task.config, required) for n, g, w in zip(names, got, want, strict=False)]
         return max(seen, key=lambda one: (-one.extra["matched_ratio"], one.max_absolute_error))
 
-    def eval_performance(self, task: Task, solution: Solution, baseline: Baseline) -> list[Timing]:
+    def eval_performance(self, task: Task, solution: Solution, baseline: Baseline) -> list[core_timing.Timing]:
         """Time other inputs than were checked, behind a call with inputs that look like them."""
         timings = []
         for trial in task.trials:
@@ -135,7 +134,9 @@ class DefaultEvaluator(Evaluator):
         self.confirm(task, solution, timings, baseline.siblings)
         return timings
 
-    def confirm(self, task: Task, solution: Solution, timings: Sequence[Timing], siblings: Siblings) -> None:
+    def confirm(
+        self, task: Task, solution: Solution, timings: Sequence[core_timing.Timing], siblings: Siblings
+    ) -> None:
         """Raise an error unless the clock of this process says that these times can be."""
         outside_clock.confirm(self, task, solution, timings, siblings)
 
@@ -152,7 +153,7 @@ def latency_ms(task: Task, drawn: Sequence[Given]) -> float:
         return 0.0
     targets = (Target(_reference(task), tuple(cold.clone(list(given), set()))) for given in drawn)
     how: dict[str, Any] = {"cuda_graph": False, "verify": lambda _target, _work: None}
-    return 1e3 * fmean(run(target, task.counts, task.device, **how).median for target in targets)
+    return 1e3 * fmean(core_timing.run(target, task.counts, task.device, **how).median for target in targets)
 
 
 class LowBitEvaluator(DefaultEvaluator):

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any, NoReturn
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.api import FlashinferPerfError
 
 Handler = Callable[[Connection], Callable[[Any], bytes]]
 MOST_BYTES = 16 << 20  # of an answer

@@ -14,21 +14,17 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import pytest
 from flashinfer_bench.data import EvaluationStatus
 
-from pytest_flashinfer_perf.engine.measure import Measurement
+from pytest_flashinfer_perf.api import SETTINGS, Measurement, Row, formatting, options, stash
 from pytest_flashinfer_perf.extensions.trace_sets import benchmark, data
 from pytest_flashinfer_perf.extensions.trace_sets.asked import Asked, Way
 from pytest_flashinfer_perf.extensions.trace_sets.benchmark import Runner
 from pytest_flashinfer_perf.extensions.trace_sets.config import BenchmarkConfig, EvaluationConfigError, option
 from pytest_flashinfer_perf.extensions.trace_sets.judge import EvaluationResult, Job
-from pytest_flashinfer_perf.rows.formatting import last_lines
-from pytest_flashinfer_perf.rows.row import Identity, Row, Setup
-from pytest_flashinfer_perf.session.stash import IDENTITY, SETTINGS, measures
-from pytest_flashinfer_perf.settings.option import DEFAULT_SEED
+from pytest_flashinfer_perf.rows.row import Identity, Setup
 from pytest_flashinfer_perf.spec import flags
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.machine.devices import Device
-    from pytest_flashinfer_perf.settings.settings import Settings
+    from pytest_flashinfer_perf.api import Device, Settings
 
 EVALUATED = "evaluated already: its trace is there, and resume is asked for"
 TRUST = "solutions are other people's code, which is run only with --perf-trust-solutions"
@@ -117,8 +113,8 @@ class TraceSetItems(pytest.File):
             item = pytest.Function.from_parent(self, name=distinct, callobj=call)
             for mark in marks:
                 item.add_marker(mark)
-            if not measures(item):
-                item.stash[IDENTITY] = Identity(case=distinct)
+            if not stash.measures(item):
+                item.stash[stash.IDENTITY] = Identity(case=distinct)
             yield item
 
     def _made(self, found: data.DataSet) -> list[Made]:
@@ -177,7 +173,10 @@ def _call(evaluations: Evaluations, job: Job, name: str) -> Callable[..., None]:
 
     def evaluate(once: bool, device: Device) -> tuple[Measurement, Callable[[Row], Row], dict[str, Any]]:
         fewest = {"warmup_runs": 0, "iterations": 1, "num_trials": 1} if once else {}
-        config, seed = job.config.model_copy(update=fewest), DEFAULT_SEED if settings.seed is None else settings.seed
+        config, seed = (
+            job.config.model_copy(update=fewest),
+            options.DEFAULT_SEED if settings.seed is None else settings.seed,
+        )
         asked = replace(job, config=config, seed=seed, device=str(device.torch), measuring=settings.measuring)
         outcome = evaluations.outcome(asked)
         return _passed(outcome, device), functools.partial(_described, asked, outcome, name, repeat), params
@@ -192,7 +191,7 @@ def _passed(outcome: EvaluationResult, device: Device) -> Measurement:
     """The measurement for a row; fails the test unless the solution passed."""
     if outcome.status != EvaluationStatus.PASSED:
         status = f"{outcome.status.value}: " if outcome.status else ""
-        log = "".join(f"| {line}\n" for line in last_lines(outcome.log, LINES_OF_LOG).splitlines())
+        log = "".join(f"| {line}\n" for line in formatting.last_lines(outcome.log, LINES_OF_LOG).splitlines())
         pytest.fail(f"{status}{outcome.message}\n{log}", pytrace=False)
     return Measurement(benchmark.merged(outcome.timings), device, peak_memory_bytes=outcome.peak_memory_bytes)
 

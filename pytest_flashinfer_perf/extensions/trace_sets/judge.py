@@ -13,7 +13,7 @@ import torch
 from flashinfer_bench.data import Correctness, Definition, EvaluationStatus, Workload
 from flashinfer_bench.data import Solution as Sources
 
-from pytest_flashinfer_perf.engine.timing import Timing
+from pytest_flashinfer_perf.api import Measuring, child_process, devices, timing
 from pytest_flashinfer_perf.extensions.trace_sets.config import Resolved
 from pytest_flashinfer_perf.extensions.trace_sets.evaluators import (
     Baseline,
@@ -29,9 +29,6 @@ from pytest_flashinfer_perf.extensions.trace_sets.samplers import SamplingEvalua
 from pytest_flashinfer_perf.extensions.trace_sets.shared import Memory
 from pytest_flashinfer_perf.extensions.trace_sets.solution import ImpossibleTimeError, Solution, SolutionError, Task
 from pytest_flashinfer_perf.extensions.trace_sets.solver import Solver
-from pytest_flashinfer_perf.launch.child_process import Answer
-from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.settings.settings import Measuring
 
 SPOILT = (EvaluationStatus.RUNTIME_ERROR, EvaluationStatus.TIMEOUT, None)  # a process is not used again after these
 
@@ -71,7 +68,7 @@ class EvaluationResult:
     status: EvaluationStatus | None
     message: str = ""
     correctness: Correctness | None = None
-    timings: tuple[Timing, ...] = ()
+    timings: tuple[timing.Timing, ...] = ()
     reference_ms: float = 0.0
     peak_memory_bytes: int | None = None
     log: str = ""
@@ -83,7 +80,7 @@ class Judging:
 
     isolated: bool
 
-    def load(self) -> Callable[[], Callable[[Job], Answer]]:
+    def load(self) -> Callable[[], Callable[[Job], child_process.Answer]]:
         """This module has imported all that is needed."""
         return lambda: Judge(isolated=self.isolated)
 
@@ -98,16 +95,18 @@ class Judge:
         self._process: Process | None = None
         self._memory: Memory | None = None
 
-    def __call__(self, job: Job) -> Answer:
+    def __call__(self, job: Job) -> child_process.Answer:
         """The answer to a job. This process ends after what may be wrong with itself."""
         try:
-            return Answer(self._evaluated(job))
+            return child_process.Answer(self._evaluated(job))
         except NurseryError as error:
-            return Answer(EvaluationResult(EvaluationStatus.RUNTIME_ERROR, str(error)), retires=True)
+            return child_process.Answer(EvaluationResult(EvaluationStatus.RUNTIME_ERROR, str(error)), retires=True)
         except Exception as error:  # noqa: BLE001 - a reference, an evaluator and a data set are arbitrary
             traceback.print_exception(error)
             sentence = f"{job.definition.name}: its reference, its inputs or its evaluator fail: "
-            return Answer(EvaluationResult(None, f"{sentence}{type(error).__name__}: {error}"), retires=True)
+            return child_process.Answer(
+                EvaluationResult(None, f"{sentence}{type(error).__name__}: {error}"), retires=True
+            )
 
     def _evaluated(self, job: Job) -> EvaluationResult:
         device = devices.find(job.device)

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 from flashinfer_bench.data import Correctness
 from torch import Tensor
 
-from pytest_flashinfer_perf.engine.timing import Timing
+from pytest_flashinfer_perf.api import formatting
+from pytest_flashinfer_perf.api import timing as core_timing
 from pytest_flashinfer_perf.extensions.trace_sets.siblings import Siblings
 from pytest_flashinfer_perf.extensions.trace_sets.solution import (
     Answer,
@@ -26,7 +27,6 @@ from pytest_flashinfer_perf.extensions.trace_sets.solution import (
     Task,
     not_confirmed,
 )
-from pytest_flashinfer_perf.rows.formatting import duration
 
 MARGIN = 0.5  # calls in a row may find the cache warm, or meet another process: a time within a factor of 2 is believed
 HOST_S = 1e-3  # of a call that no CUDA graph can hold, a GPU's time may be this much less than what the host takes
@@ -50,7 +50,9 @@ class Knows(Protocol):
     def judged(self, task: Task, given: Given, got: Answer, want: Answer) -> Correctness: ...
 
 
-def confirm(evaluator: Knows, task: Task, solution: Solution, timings: Sequence[Timing], siblings: Siblings) -> None:
+def confirm(
+    evaluator: Knows, task: Task, solution: Solution, timings: Sequence[core_timing.Timing], siblings: Siblings
+) -> None:
     """Raise an error if calls take at least twice as long as was reported, or if nobody can say what they take."""
     calls = Calls(evaluator, task, solution, siblings)
     busy = next((one.contention for one in timings if one.contention is not None and one.contention.is_busy), None)
@@ -68,16 +70,16 @@ def _doubt(calls: Calls, reported: float) -> str:
     if reported >= MARGIN * seen:
         return ""
     if calls.seconds(calls.repeated, MARGIN * seen) < MARGIN * seen:
-        sentence = f"a call takes {duration(seen)} for new inputs, and {duration(reported)} for those of the last call"
+        anew, again = map(formatting.duration, (seen, reported))
+        sentence = f"a call takes {anew} for new inputs, and {again} for those of the last call"
         return f"remembers answers: {sentence}"
     if calls.task.device.is_gpu:
         captured = calls.captured_seconds(reported / MARGIN + NODE_S)
         seen = seen - HOST_S if captured is None else captured - NODE_S
     if reported >= MARGIN * seen:
         return ""
-    return (
-        f"impossible time: {duration(reported)} per call by its own clock, {duration(seen)} by that of another process"
-    )
+    own, other = map(formatting.duration, (reported, seen))
+    return f"impossible time: {own} per call by its own clock, {other} by that of another process"
 
 
 @dataclass

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
-from pytest_flashinfer_perf.checking import check
-from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.api import Device, check
 
 ALIGNMENT = 512
 WIDEST = torch.int64  # room for integers that are wider than the definition says

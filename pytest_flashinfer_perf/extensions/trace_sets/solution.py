@@ -15,17 +15,12 @@ from flashinfer_bench.data import Solution as Sources
 from pydantic import ValidationError
 from torch import Tensor
 
-from pytest_flashinfer_perf.engine import instruments
-from pytest_flashinfer_perf.engine.timing import Timing
-from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.api import Device, FlashinferPerfError, Measuring, child_process, formatting, instruments
+from pytest_flashinfer_perf.api import timing as core_timing
 from pytest_flashinfer_perf.extensions.trace_sets.config import Resolved
 from pytest_flashinfer_perf.extensions.trace_sets.forking import EndedError, Process
 from pytest_flashinfer_perf.extensions.trace_sets.shared import Arguments, Like, Memory, Slot, arranged
 from pytest_flashinfer_perf.extensions.trace_sets.solver import REPLY, Claims, Reply
-from pytest_flashinfer_perf.launch.child_process import cause
-from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.rows.formatting import duration
-from pytest_flashinfer_perf.settings.settings import Measuring
 
 Given = Sequence[Any]
 Answer = tuple[Tensor, ...]
@@ -115,7 +110,7 @@ class Solution:
 
     def timing(
         self, given: Given, fewest: int | None = None, *, before: Given | None = None
-    ) -> tuple[Timing, Answer | None]:
+    ) -> tuple[core_timing.Timing, Answer | None]:
         """The times that its process reports, and the last timed answer; no answer if a call changed the inputs.
 
         An untimed call with the inputs `before` comes first: at the same addresses, which the others are copied to.
@@ -202,7 +197,7 @@ def _dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def _possible(timing: Timing | None, waited: float, task: Task) -> Timing:
+def _possible(timing: core_timing.Timing | None, waited: float, task: Task) -> core_timing.Timing:
     """The reported times, unless they cannot be."""
     if timing is None or not timing.samples or min(timing.samples) < 0:
         raise ImpossibleTimeError("impossible time: none was reported")
@@ -211,7 +206,7 @@ def _possible(timing: Timing | None, waited: float, task: Task) -> Timing:
         raise ImpossibleTimeError(f"impossible time: by {timing.instrument!r}, when {known} was to measure")
     total = math.fsum(timing.samples)
     if total > waited:
-        sentence = f"timed calls of {duration(total)} when all of it took {duration(waited)}"
+        sentence = f"timed calls of {formatting.duration(total)} when all of it took {formatting.duration(waited)}"
         raise ImpossibleTimeError(f"impossible time: {sentence}")
     return replace(timing, seen=replace(timing.seen, traced={}, parts={}))  # of which a solution says nothing
 
@@ -220,7 +215,7 @@ def _ended(error: EndedError, task: Task) -> SolutionError:
     if error.status is None:
         sentence = f"no answer within {task.config.timeout_seconds:g} s (timeout_seconds)"
         return SolutionError(EvaluationStatus.TIMEOUT, sentence)
-    return SolutionError(EvaluationStatus.RUNTIME_ERROR, f"its process died: {cause(error.status)}")
+    return SolutionError(EvaluationStatus.RUNTIME_ERROR, f"its process died: {child_process.cause(error.status)}")
 
 
 def _same(one: Any, other: Any) -> bool:

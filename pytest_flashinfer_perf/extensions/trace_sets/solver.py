@@ -20,14 +20,11 @@ from flashinfer_bench.logging import configure_logging
 from pydantic import ConfigDict, TypeAdapter
 from torch import Tensor
 
+from pytest_flashinfer_perf.api import Measuring, Target, devices, instruments
+from pytest_flashinfer_perf.api import timing as core_timing
 from pytest_flashinfer_perf.engine import graphs
-from pytest_flashinfer_perf.engine.instruments import Call
-from pytest_flashinfer_perf.engine.target import Target
-from pytest_flashinfer_perf.engine.timing import Timing, run
 from pytest_flashinfer_perf.extensions.trace_sets import shared
 from pytest_flashinfer_perf.extensions.trace_sets.shared import Arguments
-from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.settings.settings import Measuring
 
 Claims = list[tuple[list[int], str]] | None  # the shapes and types of what was returned, None if as declared
 
@@ -42,7 +39,7 @@ class Reply:
     returned: list[Claims] = field(default_factory=list)
     captured: bool = False
     unjoined: bool = False
-    timing: Timing | None = None
+    timing: core_timing.Timing | None = None
     peak_memory_bytes: int | None = None
 
     __pydantic_config__: ClassVar = ConfigDict(arbitrary_types_allowed=True)  # of a timing, in JSON always None
@@ -61,7 +58,7 @@ class Solver:
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._device = devices.find("cpu")
         self._bound: list[tuple[Arguments, tuple[Any, ...], tuple[Tensor, ...]]] = []
-        self._captured: tuple[Call, list[Claims]] | None = None
+        self._captured: tuple[instruments.Call, list[Claims]] | None = None
 
     def __call__(self, request: tuple[str, tuple[Any, ...]]) -> bytes:
         name, arguments = request
@@ -171,7 +168,7 @@ class Solver:
 
         if self._device.is_gpu:
             torch.cuda.reset_peak_memory_stats(self._device.torch)
-        timing = run(target, measuring, self._device, cuda_graph=False, verify=keep)
+        timing = core_timing.run(target, measuring, self._device, cuda_graph=False, verify=keep)
         self._device.synchronize()
         peak = torch.cuda.max_memory_allocated(self._device.torch) if self._device.is_gpu else None
         return Reply(returned=returned, timing=timing, peak_memory_bytes=peak)

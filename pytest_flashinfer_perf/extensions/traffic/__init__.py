@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.settings.option import Bound, Option, option
+from pytest_flashinfer_perf.api import Bound, Option, option
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.cli.command import Command
-    from pytest_flashinfer_perf.rows.row import Row
+    from pytest_flashinfer_perf.api import Command, Row
 
 USES = ("apis", "models")  # a call may be of an API, and the calls are summed up as the kernels of a step are
 
@@ -38,7 +37,7 @@ def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:
-    from pytest_flashinfer_perf.cli.command import Command
+    from pytest_flashinfer_perf.api import Command
 
     return (
         Command(

@@ -13,12 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.api import FlashinferPerfError, file_io, printing
 from pytest_flashinfer_perf.extensions.traffic import arguments, merging
 from pytest_flashinfer_perf.extensions.traffic.merging import Joined, PieceCall
 from pytest_flashinfer_perf.extensions.traffic.recording import VERSION, Head, Recording, RecordingError
-from pytest_flashinfer_perf.files import read_json
-from pytest_flashinfer_perf.printing import safe
 
 TAG = "fi_api:"
 Values = Mapping[str, Any]
@@ -30,13 +28,13 @@ def of_folder(folder: Path) -> Joined:
     try:
         if session.is_file():
             return recorded(level_10(folder, session))
-        definitions = [read_json(path) for path in sorted(folder.glob("*.json"))]
+        definitions = [file_io.read_json(path) for path in sorted(folder.glob("*.json"))]
         if definitions:
             return recorded(traced(definitions))
     except FlashinferPerfError:
         raise
     except Exception as error:
-        raise RecordingError(safe(f"{folder}: is no dump of FlashInfer: {error!r}"[:400])) from error
+        raise RecordingError(printing.safe(f"{folder}: is no dump of FlashInfer: {error!r}"[:400])) from error
     if not any(folder.glob("*.jsonl")):
         raise RecordingError(f"{folder}: has neither session.jsonl of FLASHINFER_LOGLEVEL=10, nor a trace dump")
     return merging.of_folder(folder)

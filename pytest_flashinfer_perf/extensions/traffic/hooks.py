@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pytest_flashinfer_perf.engine.cupti import BUFFER_BYTES, copied
+from pytest_flashinfer_perf.api import cupti as core_cupti
 from pytest_flashinfer_perf.extensions.traffic.graphs import MARK, Graph
 from pytest_flashinfer_perf.extensions.traffic.pieces import PieceLine
 from pytest_flashinfer_perf.extensions.traffic.recorder import CallRecorder, Function
@@ -97,10 +97,10 @@ class Kernels:
         self.totals: dict[str, list[int]] = {}
         self.written = 0
         cupti.activity_enable(self.kind)
-        cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), self.completed)
+        cupti.activity_register_callbacks(lambda: (core_cupti.BUFFER_BYTES, 0), self.completed)
 
     def completed(self, records: Iterable[Any]) -> None:
-        for one in copied(list(records)):
+        for one in core_cupti.copied(list(records)):
             if one.kind == self.kind:
                 total = self.totals.setdefault(one.name[:LONGEST_NAME], [0, 0])
                 total[0] += 1

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.api import FlashinferPerfError
 from pytest_flashinfer_perf.extensions.traffic import hooks
 from pytest_flashinfer_perf.extensions.traffic.journal import MappedJournal
 

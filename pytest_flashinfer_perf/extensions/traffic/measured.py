@@ -9,15 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_flashinfer_perf.api import BOARD, SETTINGS, Row, Run, run_file, usage
+from pytest_flashinfer_perf.api import test_of as of_entry
 from pytest_flashinfer_perf.extensions.apis.known import all_apis
 from pytest_flashinfer_perf.extensions.models import budget
 from pytest_flashinfer_perf.extensions.models.asked import SummedSession
-from pytest_flashinfer_perf.plugin.items import of_entry
-from pytest_flashinfer_perf.plugin.results import BOARD
-from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.run_file import Run, RunError
-from pytest_flashinfer_perf.session.stash import SETTINGS
-from pytest_flashinfer_perf.settings.usage import errors_of_use
 from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
 if TYPE_CHECKING:
@@ -44,7 +40,7 @@ class RecordingSession(SummedSession):
 
     def pytest_collection(self) -> None:
         """Raise for an invalid recording before anything is collected."""
-        with errors_of_use():
+        with usage.errors_of_use():
             of_file(self._config, self._path)
 
     def pytest_perf_routines_beside(self) -> Mapping[str, AnyRoutine]:
@@ -55,5 +51,5 @@ class RecordingSession(SummedSession):
         run = Run(source="this session", when=now, rows=tuple(rows), block=self._config.stash[BOARD].block)
         try:
             yield from budget.lines(budget.of_run(of_file(self._config, self._path).plan, run))
-        except RunError as error:
+        except run_file.RunError as error:
             yield str(error)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pytest_flashinfer_perf.api import fields, formatting, printing
 from pytest_flashinfer_perf.extensions.traffic import recording
 from pytest_flashinfer_perf.extensions.traffic.arguments import LARGEST
 from pytest_flashinfer_perf.extensions.traffic.pieces import MOST_SAMPLES
@@ -28,10 +29,6 @@ from pytest_flashinfer_perf.extensions.traffic.recording import (
     Sample,
     WrapperState,
 )
-from pytest_flashinfer_perf.printing import safe
-from pytest_flashinfer_perf.rows.fields import FieldError, parsed
-from pytest_flashinfer_perf.rows.fields import read as read_object
-from pytest_flashinfer_perf.rows.formatting import counted
 
 MOST_CALLS = 1 << 40  # of a line
 MOST_FAULTS = 20  # sentences
@@ -130,7 +127,7 @@ def of_folder(folder: Path) -> Joined:
     kept, refused = accepted(joined_alike([one for piece in pieces for one in piece.calls.values() if one.count]))
     times, refused_times = accepted(kernels(pieces))
     faults += [one.fault for one in own if one.fault]
-    faults += [f"{counted(one.lost, 'call')} could not be written: {one.why}" for one in lost if one.why]
+    faults += [f"{formatting.counted(one.lost, 'call')} could not be written: {one.why}" for one in lost if one.why]
     faults += [said_of(*one) for one in refused]
     faults += [f"the time of a kernel: {why}" for _, why in refused_times]
     head = Head(
@@ -144,11 +141,11 @@ def of_folder(folder: Path) -> Joined:
         dropped=min(LARGEST, sum(one.lost for one in lost) + sum(one.count for one, _ in refused)),
     )  # fmt: skip
     raised: Counter[str] = sum((Counter(one.raised) for one in own), Counter())
-    return Joined(Recording(head, kept, times), raised, tuple(dict.fromkeys(map(safe, faults)))[:MOST_FAULTS])
+    return Joined(Recording(head, kept, times), raised, tuple(dict.fromkeys(map(printing.safe, faults)))[:MOST_FAULTS])
 
 
 def said_of(call: RecordedCall, why: str) -> str:
-    return f"{counted(call.count, 'call')} of {call.api}: {why}"
+    return f"{formatting.counted(call.count, 'call')} of {call.api}: {why}"
 
 
 def read(path: Path) -> Piece:
@@ -162,8 +159,8 @@ def read(path: Path) -> Piece:
             if line[:1] == b"\0" or (not line.endswith(b"\n") and len(line) <= LONGEST_LINE):
                 break
             try:
-                _add(piece, parsed(line.decode("utf-8")))
-            except (FieldError, RecursionError, ValueError) as error:
+                _add(piece, fields.parsed(line.decode("utf-8")))
+            except (fields.FieldError, RecursionError, ValueError) as error:
                 piece.faults.append(f"{path}:{number}: is no line of a recorded process: {error}"[:400])
                 if len(piece.faults) == MOST_FAULTS:
                     break
@@ -172,9 +169,9 @@ def read(path: Path) -> Piece:
 
 def _add(piece: Piece, line: Any) -> None:
     if not isinstance(line, dict):
-        raise FieldError("it must be an object")
+        raise fields.FieldError("it must be an object")
     kind = next((kind for name, kind in KINDS.items() if name in line), ProcessLine)
-    made = read_object(kind, line, "the line")
+    made = fields.read(kind, line, "the line")
     if isinstance(made, KernelLine):
         piece.kernels = made.kernels
     elif isinstance(made, HeadLine):
@@ -191,7 +188,7 @@ KINDS: Mapping[str, Any] = {"kernels": KernelLine, "lost": HeadLine, "id": CallL
 
 def _verify(*counts: int) -> None:
     if not all(0 <= count <= MOST_CALLS for count in counts):
-        raise FieldError(f"a count must be from 0 to {MOST_CALLS}")
+        raise fields.FieldError(f"a count must be from 0 to {MOST_CALLS}")
 
 
 def _change(piece: Piece, change: CallLine, line: Mapping[str, Any]) -> None:
@@ -199,7 +196,7 @@ def _change(piece: Piece, change: CallLine, line: Mapping[str, Any]) -> None:
     if change.call is not None:
         piece.calls.setdefault(change.id, PieceCall(line["call"]))
     if change.id not in piece.calls:
-        raise FieldError(f"no line before it has the call {change.id}")
+        raise fields.FieldError(f"no line before it has the call {change.id}")
     one = piece.calls[change.id]
     one.count, one.replayed = change.counts or (one.count, one.replayed)
     one.samples.update(change.samples)

@@ -7,15 +7,11 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf.cli.commands import parser_of
+from pytest_flashinfer_perf.api import commands, file_io, formatting, printing, processes
 from pytest_flashinfer_perf.extensions.traffic import dumps, launcher, merging, recording
 from pytest_flashinfer_perf.extensions.traffic.launcher import RecordError
 from pytest_flashinfer_perf.extensions.traffic.merging import Joined
 from pytest_flashinfer_perf.extensions.traffic.recording import RecordedCall, Recording, WrapperState
-from pytest_flashinfer_perf.files import verify_outputs
-from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.printing import say, show
-from pytest_flashinfer_perf.rows.formatting import counted, duration
 
 USAGE = "-o FILE [--time] -- COMMAND | -o FILE --from FOLDER | --show FILE"
 EXAMPLE = "example: flashinfer-perf record -o traffic.jsonl -- python -m my_server --model m"
@@ -30,11 +26,11 @@ def main(arguments: Sequence[str]) -> int:
     known = parser()
     args = known.parse_args(own)
     if args.show is not None:
-        show(shown(recording.read(args.show)))
+        printing.show(shown(recording.read(args.show)))
         return 0
     if args.output is None or bool(command) == bool(args.folder):
         known.error("give -o FILE, and either a command behind -- or --from FOLDER")
-    verify_outputs({"--output": args.output})
+    file_io.verify_outputs({"--output": args.output})
     if args.folder:
         return 0 if written(args.output, dumps.of_folder(args.folder)) else NOTHING
     return recorded(args.output, command, timed=args.time)
@@ -52,17 +48,19 @@ def recorded(output: Path, command: Sequence[str], *, timed: bool) -> int:
         try:
             is_any = written(output, merging.of_folder(pieces), f"the command (exit code {code})")
         except OSError as error:
-            say(f"{output}: not written: {error}; {OF_PIECES.format(pieces)}")
+            printing.say(f"{output}: not written: {error}; {OF_PIECES.format(pieces)}")
             return code or NOTHING
         if pids:
-            say(f"{pieces} is {launcher.still_writing(pids)}: when they have ended, {OF_PIECES.format(pieces)}")
+            printing.say(
+                f"{pieces} is {launcher.still_writing(pids)}: when they have ended, {OF_PIECES.format(pieces)}"
+            )
         else:
             shutil.rmtree(pieces)
         return code if is_any or pids else code or NOTHING
 
 
 def parser() -> argparse.ArgumentParser:
-    made = parser_of("record", DESCRIPTION, EXAMPLE, usage=USAGE)
+    made = commands.parser_of("record", DESCRIPTION, EXAMPLE, usage=USAGE)
     made.add_argument("-o", "--output", type=Path, metavar="FILE", help="The recording to write, as JSON lines.")
     made.add_argument("--time", action="store_true", help="Add the GPU time of each kernel, which CUPTI tells.")
     dump = "Read a dump of FLASHINFER_LOGLEVEL=10 or FLASHINFER_TRACE_DUMP, or the pieces of a command that was killed."
@@ -74,21 +72,23 @@ def parser() -> argparse.ArgumentParser:
 def written(output: Path, made: Joined, source: str = "the folder") -> bool:
     """Write the recording and say what is not in it; False where nothing is left to write."""
     head = made.recording.head
-    calls, lost, raised = (counted(number, "call") for number in (head.calls, head.dropped, sum(made.raised.values())))
+    calls, lost, raised = (
+        formatting.counted(number, "call") for number in (head.calls, head.dropped, sum(made.raised.values()))
+    )
     if head.calls:
         recording.write(output, made.recording)
-        say(f"{calls} in {output}, {len(made.recording.calls)} distinct, of processes: {head.processes}")
+        printing.say(f"{calls} in {output}, {len(made.recording.calls)} distinct, of processes: {head.processes}")
     elif not head.dropped and not made.raised:
-        say(f"{source} has called no decorated function of FlashInfer: {EXAMPLE}")
+        printing.say(f"{source} has called no decorated function of FlashInfer: {EXAMPLE}")
     else:
-        say(f"{source} has left nothing to record")
+        printing.say(f"{source} has left nothing to record")
     if made.raised:
         names = ", ".join(f"{name} ({count})" for name, count in made.raised.items())
-        say(f"{raised} raised, and are not in it: {names}"[:1000])
+        printing.say(f"{raised} raised, and are not in it: {names}"[:1000])
     if head.dropped:
-        say(f"{lost} not recorded")
+        printing.say(f"{lost} not recorded")
     for fault in made.faults:
-        say(f"the recorder failed: {fault}")
+        printing.say(f"the recorder failed: {fault}")
     return bool(head.calls)
 
 
@@ -96,12 +96,15 @@ def shown(made: Recording) -> Iterator[str]:
     """A recording for people: the most frequent calls first."""
     head = made.head
     where = ", ".join(filter(None, (head.flashinfer and f"FlashInfer {head.flashinfer}", *head.devices)))
-    yield f"{counted(head.calls, 'call')} in {duration(head.seconds)}, {where or 'of an unknown version'}"
+    yield (
+        f"{formatting.counted(head.calls, 'call')} in {formatting.duration(head.seconds)}, "
+        f"{where or 'of an unknown version'}"
+    )
     if head.dropped:
-        yield f"{counted(head.dropped, 'call')} not recorded"
+        yield f"{formatting.counted(head.dropped, 'call')} not recorded"
     for call in sorted(made.calls, key=lambda one: -one.count):
         replayed = f", {call.replayed} by graphs" if call.replayed else ""
-        yield f"{call.count / max(1, head.calls):7.2%}  {call.api}: {counted(call.count, 'call')}{replayed}"
+        yield f"{call.count / max(1, head.calls):7.2%}  {call.api}: {formatting.counted(call.count, 'call')}{replayed}"
         yield from (f"         {line}" for line in described(call))
     for kernel in made.kernels:
         yield f"{kernel.seconds * 1e3:12.3f} ms  {kernel.count:>9} x  {kernel.kernel}"
@@ -119,7 +122,7 @@ def described(call: RecordedCall) -> Iterator[str]:
         for summary, numbers in of_one.items():
             held.setdefault(f"{summary} of {name}", []).extend(numbers if isinstance(numbers, list) else [numbers])
     for name, numbers in filter(lambda one: one[1], held.items()):
-        yield f"{name}: {min(numbers)} to {max(numbers)}, in {counted(len(call.samples), 'sample')}"
+        yield f"{name}: {min(numbers)} to {max(numbers)}, in {formatting.counted(len(call.samples), 'sample')}"
 
 
 def as_text(value: object) -> str:

@@ -13,12 +13,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
+from pytest_flashinfer_perf.api import fields as core_fields
+from pytest_flashinfer_perf.api import file_io, printing
 from pytest_flashinfer_perf.extensions.traffic.arguments import API, DEEPEST, LARGEST, NAME, WORD
 from pytest_flashinfer_perf.extensions.traffic.pieces import MOST_SAMPLES
-from pytest_flashinfer_perf.files import FileError, write_whole
-from pytest_flashinfer_perf.printing import safe
-from pytest_flashinfer_perf.rows.fields import FieldError, parsed, shown, written
-from pytest_flashinfer_perf.rows.fields import read as read_object
 
 VERSION: Final = 1
 LONGEST_LINE, MOST_LINES, LONGEST_LIST, LONGEST_TEXT = 1 << 24, 1 << 20, 1 << 16, 200
@@ -28,7 +26,7 @@ Json = Any  # a value of an argument: see _verify_value
 Sample = Mapping[str, Mapping[str, Any]]
 
 
-class RecordingError(FileError):
+class RecordingError(file_io.FileError):
     """A file that is no recording; the message names it, the line and the reason."""
 
 
@@ -93,23 +91,23 @@ def write(path: Path, recording: Recording) -> None:
         made = list(as_lines(recording))
         for number, line in enumerate(made):
             _object(line.encode(), is_first=number == 0)
-    except (FieldError, ValueError) as error:
+    except (core_fields.FieldError, ValueError) as error:
         raise RecordingError(f"{path}: not written, it would not be read again: {error}") from error
-    write_whole(path, "".join(f"{line}\n" for line in made))
+    file_io.write_whole(path, "".join(f"{line}\n" for line in made))
 
 
 def refusal(line: RecordedCall | KernelTotal) -> str:
     """Why `read` would refuse it, if it would."""
     try:
         _object(_line(line).encode(), is_first=False)
-    except (FieldError, ValueError) as error:
+    except (core_fields.FieldError, ValueError) as error:
         return str(error)
     return ""
 
 
 def short(text: str) -> str:
     """The text as a head may have it."""
-    return safe(text)[:LONGEST_TEXT]
+    return printing.safe(text)[:LONGEST_TEXT]
 
 
 def as_lines(recording: Recording) -> Iterator[str]:
@@ -121,7 +119,7 @@ def as_lines(recording: Recording) -> Iterator[str]:
 def _line(one: Head | RecordedCall | KernelTotal) -> str:
     unsaid = {field.name: field.default for field in fields(one)} if isinstance(one, RecordedCall) else {}
     values = {name: value for name, value in vars(one).items() if name not in unsaid or value != unsaid[name]}
-    return json.dumps(written(values), allow_nan=False)
+    return json.dumps(core_fields.written(values), allow_nan=False)
 
 
 def is_recording(path: Path) -> bool:
@@ -139,7 +137,7 @@ def read(path: Path) -> Recording:
     for number, line in _lines(path):
         try:
             made.append(_object(line, is_first=not made))
-        except FieldError as error:  # noqa: PERF203 - it names the line
+        except core_fields.FieldError as error:  # noqa: PERF203 - it names the line
             raise RecordingError(f"{path}:{number}: {error}") from error
     if not made:
         raise RecordingError(f"{path}: is empty: `flashinfer-perf record` writes a recording")
@@ -158,23 +156,23 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                                          f"a recording {MOST_LINES} lines")  # fmt: skip
                 yield number, line
     except OSError as error:
-        raise RecordingError(safe(f"{path}: cannot be read: {error}")) from error
+        raise RecordingError(printing.safe(f"{path}: cannot be read: {error}")) from error
 
 
 def _object(line: bytes, *, is_first: bool) -> Head | RecordedCall | KernelTotal:
     try:
-        values = parsed(line.decode("utf-8"))
+        values = core_fields.parsed(line.decode("utf-8"))
     except RecursionError as error:
-        raise FieldError("is nested too deeply") from error
+        raise core_fields.FieldError("is nested too deeply") from error
     except ValueError as error:
-        raise FieldError(f"is no JSON: {error}") from error
+        raise core_fields.FieldError(f"is no JSON: {error}") from error
     if not isinstance(values, dict):
-        raise FieldError(f"must be an object, got {shown(values)}")
+        raise core_fields.FieldError(f"must be an object, got {core_fields.shown(values)}")
     kind: Any = Head if is_first else KernelTotal if "kernel" in values else RecordedCall
     _members(kind, values, "")
     if isinstance(values.get("wrapper"), dict):
         _members(WrapperState, values["wrapper"], "wrapper: ")
-    made = read_object(kind, values, kind.__name__)
+    made = core_fields.read(kind, values, kind.__name__)
     VERIFY[kind](made)
     return made  # type: ignore[no-any-return]
 
@@ -183,40 +181,40 @@ def _members(kind: Any, values: Mapping[str, Any], where: str) -> None:
     known = [field.name for field in fields(kind)]
     for name in values:
         if name not in known:
-            raise FieldError(f"{where}{shown(name)} is no member, known are {', '.join(known)}")
+            raise core_fields.FieldError(f"{where}{core_fields.shown(name)} is no member, known are {', '.join(known)}")
 
 
 def _verify_head(head: Head) -> None:
     named = {"flashinfer": head.flashinfer, "torch": head.torch}
     for where, text in (*named.items(), *(("devices", one) for one in head.devices)):
-        if text is not None and (len(text) > LONGEST_TEXT or safe(text) != text):
-            raise FieldError(f"{where} must be a short text on one line, got {shown(text)}")
+        if text is not None and (len(text) > LONGEST_TEXT or printing.safe(text) != text):
+            raise core_fields.FieldError(f"{where} must be a short text on one line, got {core_fields.shown(text)}")
     _verify_sizes_of(head, "seconds", "processes", "calls", "dropped")
 
 
 def _verify_call(call: RecordedCall) -> None:
     if not API.fullmatch(call.api) or len(call.api) > 200:
-        raise FieldError(f"api must be a module and a name, got {shown(call.api)}")
+        raise core_fields.FieldError(f"api must be a module and a name, got {core_fields.shown(call.api)}")
     plan = call.wrapper.plan if call.wrapper else {}
     groups = {"arguments": call.arguments, "wrapper: plan": plan}
     groups |= {"wrapper: init": call.wrapper.init} if call.wrapper else {}
     for where, name, value in ((where, *one) for where, values in groups.items() for one in values.items()):
         if not NAME.fullmatch(name):
-            raise FieldError(f"{where}: {shown(name)} is no name of an argument")
+            raise core_fields.FieldError(f"{where}: {core_fields.shown(name)} is no name of an argument")
         _verify_value(value, f"{where}: {name}")
     _verify_word(call.backend or "-", "backend")
     _verify_sizes_of(call, "count", "replayed")
     if call.replayed > call.count:
-        raise FieldError(f"replayed is {call.replayed}, more than count, {call.count}")
+        raise core_fields.FieldError(f"replayed is {call.replayed}, more than count, {call.count}")
     if len(call.samples) > min(MOST_SAMPLES, call.count):
-        raise FieldError(f"samples are at most {MOST_SAMPLES} and at most count, got {len(call.samples)}")
+        raise core_fields.FieldError(f"samples are at most {MOST_SAMPLES} and at most count, got {len(call.samples)}")
     for nth, sample in enumerate(call.samples):
         _verify_sample(sample, {*call.arguments, *plan}, f"samples[{nth}]")
 
 
 def _verify_kernel(kernel: KernelTotal) -> None:
     if not 0 < len(kernel.kernel) <= 4096:
-        raise FieldError(f"kernel must be a name, got {shown(kernel.kernel)}")
+        raise core_fields.FieldError(f"kernel must be a name, got {core_fields.shown(kernel.kernel)}")
     _verify_sizes_of(kernel, "count", "seconds")
 
 
@@ -227,21 +225,23 @@ def _verify_sample(sample: Mapping[str, Any], known: set[str], where: str) -> No
     for name, held in sample.items():
         members = sorted(held) if isinstance(held, dict) else []
         if name not in known:
-            raise FieldError(f"{where}: {shown(name)} is no argument of the call or its plan")
+            raise core_fields.FieldError(f"{where}: {core_fields.shown(name)} is no argument of the call or its plan")
         if members not in (*([one] for one in LISTS), ["reach"], ["reach", "size"]):
-            raise FieldError(f"{where}: {name} must have one of {', '.join(LISTS)}, reach, got {shown(held)}")
+            raise core_fields.FieldError(
+                f"{where}: {name} must have one of {', '.join(LISTS)}, reach, got {core_fields.shown(held)}"
+            )
         _verify_sizes(held[members[0]] if members[0] in LISTS else list(held.values()), f"{where}: {name}")
 
 
 def _verify_value(value: Json, where: str, depth: int = 0) -> None:
     """A number, a word, a list of values, or an object that describes a tensor, a dtype, an enum or another object."""
     if depth > DEEPEST:
-        raise FieldError(f"{where} is nested too deeply")
+        raise core_fields.FieldError(f"{where} is nested too deeply")
     if value is None or isinstance(value, bool):
         return
     if isinstance(value, (int, float)):
         if abs(value) > LARGEST if isinstance(value, int) else not math.isfinite(value):
-            raise FieldError(f"{where} must be a number of at most 62 bits, got {shown(value)}")
+            raise core_fields.FieldError(f"{where} must be a number of at most 62 bits, got {core_fields.shown(value)}")
     elif isinstance(value, str):
         _verify_word(value, where)
     elif isinstance(value, list):
@@ -258,7 +258,9 @@ def _verify_form(value: Mapping[str, Any], where: str) -> None:
         _verify_sizes([0 if size is None else size for size in _verify_list(value["tensor"], where)], where)
         strides = _verify_sizes(value.get("strides", value["tensor"] and [0] * len(value["tensor"])), where)
         if len(strides) != len(value["tensor"]):
-            raise FieldError(f"{where} must have a stride for each dimension, got {shown(value)}")
+            raise core_fields.FieldError(
+                f"{where} must have a stride for each dimension, got {core_fields.shown(value)}"
+            )
         _verify_word(value["dtype"], f"{where}: dtype")
     elif members in ({"dtype"}, {"object"}):
         _verify_word(next(iter(value.values())), where)
@@ -266,20 +268,22 @@ def _verify_form(value: Mapping[str, Any], where: str) -> None:
         _verify_word(value["enum"], where)
         _verify_value(value["value"], where)
     else:
-        raise FieldError(f"{where} must be a number, a word, a list, or an object with tensor and dtype, dtype, "
-                         f"enum and value, or object, got {shown(value)}")  # fmt: skip
+        raise core_fields.FieldError(f"{where} must be a number, a word, a list, or an object with tensor and dtype, "
+                         f"dtype, enum and value, or object, got {core_fields.shown(value)}")  # fmt: skip
 
 
 def _verify_list(values: Any, where: str) -> list[Any]:
     if not isinstance(values, list) or len(values) > LONGEST_LIST:
-        raise FieldError(f"{where} must be a list of at most {LONGEST_LIST}, got {shown(values)}")
+        raise core_fields.FieldError(
+            f"{where} must be a list of at most {LONGEST_LIST}, got {core_fields.shown(values)}"
+        )
     return values
 
 
 def _verify_sizes(values: Any, where: str) -> Sequence[int]:
     for one in _verify_list(values, where):
         if not isinstance(one, int) or isinstance(one, bool):
-            raise FieldError(f"{where} must have whole numbers, got {shown(one)}")
+            raise core_fields.FieldError(f"{where} must have whole numbers, got {core_fields.shown(one)}")
         _verify_size(one, where)
     return values  # type: ignore[no-any-return]
 
@@ -291,9 +295,9 @@ def _verify_sizes_of(one: Any, *names: str) -> None:
 
 def _verify_size(value: float, where: str) -> None:
     if not 0 <= value <= LARGEST:
-        raise FieldError(f"{where} must be from 0 to {LARGEST}, got {shown(value)}")
+        raise core_fields.FieldError(f"{where} must be from 0 to {LARGEST}, got {core_fields.shown(value)}")
 
 
 def _verify_word(value: Any, where: str) -> None:
     if not isinstance(value, str) or not WORD.fullmatch(value):
-        raise FieldError(f"{where} must be a short word, got {shown(value)}")
+        raise core_fields.FieldError(f"{where} must be a short word, got {core_fields.shown(value)}")

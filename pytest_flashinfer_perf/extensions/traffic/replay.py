@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_flashinfer_perf.api import Entry, formatting, lines
 from pytest_flashinfer_perf.extensions.models.step import StepKernel, StepPlan, Traffic
 from pytest_flashinfer_perf.extensions.traffic import clusters, recording, translate
 from pytest_flashinfer_perf.extensions.traffic.clusters import Cluster, Weighed
@@ -25,8 +26,6 @@ from pytest_flashinfer_perf.extensions.traffic.problem import (
     routine_of,
 )
 from pytest_flashinfer_perf.extensions.traffic.recording import RecordedCall, Recording
-from pytest_flashinfer_perf.plugin.lines import Entry, numbered
-from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.spec.case import Case
 
 
@@ -153,7 +152,7 @@ def _entries(
     for one in without:
         sentence = f"{one.api}, {one.calls / calls:.1%} of the calls: {one.reason}"
         found.append(Entry(f"without-a-case[{one.api}]", missing=sentence, where=name))
-    yield from numbered(found)
+    yield from lines.numbered(found)
 
 
 def _coverage(
@@ -164,17 +163,17 @@ def _coverage(
     whole = sum(one.seconds for one in found) + sum(one.seconds for one in translated.without) or SMALLEST_S
     measured, beyond = found[:count], found[count:]
     of_calls, of_time = sum(one.calls for one in measured) / calls, sum(one.seconds for one in measured) / whole
-    cases = f"{counted(len(measured), 'case')} for {of_calls:.1%} of the calls, {of_time:.1%} of their time"
+    cases = f"{formatting.counted(len(measured), 'case')} for {of_calls:.1%} of the calls, {of_time:.1%} of their time"
     yield f"{name}: {cases} as it is estimated"
     off = [f"alike calls share a case: their sum is within {clusters.error(measured):.2%}"]
     off += [f"lengths are samples: +- {translated.sampled / whole:.2%}"] if translated.sampled else []
     yield f"  {'; '.join(off)}"
     if beyond:
         share = sum(one.seconds for one in beyond) / whole
-        yield f"  beyond --perf-cover: {counted(len(beyond), 'case')}, {share:.1%} of the time"
+        yield f"  beyond --perf-cover: {formatting.counted(len(beyond), 'case')}, {share:.1%} of the time"
     for what, count_of in translated.otherwise.items():
         yield f"  measured otherwise ({count_of / calls:.1%} of the calls): {what}"
     for one in sorted(translated.without, key=lambda one: -one.calls):
         yield f"  without a case: {one.api} ({one.calls / calls:.1%} of the calls): {one.reason}"
     if recorded.head.dropped:
-        yield f"  not recorded: {counted(recorded.head.dropped, 'call')}"
+        yield f"  not recorded: {formatting.counted(recorded.head.dropped, 'call')}"

@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.settings.option import SECONDS, Option, Users, option
+from pytest_flashinfer_perf.api import Option, option, options
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.cli.command import Command
-    from pytest_flashinfer_perf.gate.quantity import Quantity
-    from pytest_flashinfer_perf.plugin.fixture import CaseRun
+    from pytest_flashinfer_perf.api import CaseRun, Command, Quantity
     from pytest_flashinfer_perf.spec.case import Case
 
 OPTIONS = (
     option(
         "--perf-tactics",
-        users=Users("has a choice of tactics", lambda row: "tactics" in row.facts),
+        users=options.Users("has a choice of tactics", lambda row: "tactics" in row.facts),
         metavar="SECONDS",
-        type=SECONDS,
+        type=options.SECONDS,
         help="Race all that FlashInfer's tuner, or the heuristic behind auto, could choose for a case, for so long, "
         "after it was timed. Its row gets `tactics`. Default: do not.",
     ),
@@ -49,7 +47,7 @@ def pytest_perf_run_case(item: pytest.Item, case: Case) -> Generator[None, CaseR
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:
-    from pytest_flashinfer_perf.cli.command import Command
+    from pytest_flashinfer_perf.api import Command
 
     return (
         Command(
@@ -62,7 +60,7 @@ def pytest_perf_commands() -> tuple[Command, ...]:
 
 def pytest_perf_quantities() -> tuple[Quantity, ...]:
     """Limits of the tuner's choices, which `tune-report` judges."""
+    from pytest_flashinfer_perf.api import Quantity
     from pytest_flashinfer_perf.extensions.tuner.judge import TunerLimits
-    from pytest_flashinfer_perf.gate.quantity import Quantity
 
     return (Quantity(TunerLimits),)

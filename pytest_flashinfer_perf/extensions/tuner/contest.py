@@ -14,11 +14,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
+from pytest_flashinfer_perf.api import Device, FlashinferPerfError, errors
 from pytest_flashinfer_perf.engine.repeated import RepeatedCase
-from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
 from pytest_flashinfer_perf.extensions.tuner.race import Lap, Timed, UnfitError
 from pytest_flashinfer_perf.gate import noise
-from pytest_flashinfer_perf.machine.devices import Device
 
 NO_GPU, OTHER_INPUTS = "it left the GPU unusable", "it changed an input of the call"
 
@@ -114,4 +113,4 @@ class Contest:
         except Exception as error:
             verify_alive(self.call.device, error)
             verify_inputs(entrant.call)
-            raise UnfitError("fails", in_one_line(error)) from error
+            raise UnfitError("fails", errors.in_one_line(error)) from error

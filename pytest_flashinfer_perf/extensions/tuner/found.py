@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.api import FlashinferPerfError, fields, file_io, thresholds
 from pytest_flashinfer_perf.extensions.tuner.sets import Regret
-from pytest_flashinfer_perf.files import read_json
-from pytest_flashinfer_perf.gate import thresholds
-from pytest_flashinfer_perf.rows import fields
 
 FORMAT = "flashinfer-perf tune-report 2"
 DEFAULT = "default"  # what is chosen where nothing was tuned
@@ -157,7 +154,7 @@ class Report:
 
 
 def read(path: Path, option: str) -> Report:
-    document = read_json(path)
+    document = file_io.read_json(path)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ReportError(f"{option}={path}: is no file of tune-report --json")
     made = fields.read(Report, document, str(path))

@@ -13,12 +13,10 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_flashinfer_perf.engine.one_case import obstacle
+from pytest_flashinfer_perf.api import Settings, errors, one_case
 from pytest_flashinfer_perf.engine.repeated import RepeatedCase
-from pytest_flashinfer_perf.errors import in_one_line
 from pytest_flashinfer_perf.extensions.tuner.contest import Entrant
 from pytest_flashinfer_perf.extensions.tuner.race import UnfitError
-from pytest_flashinfer_perf.settings.settings import Settings
 from pytest_flashinfer_perf.spec.case import Case
 
 AUTO = "auto"
@@ -47,11 +45,11 @@ def _backends(case: Case, call: RepeatedCase, settings: Settings) -> Iterator[En
     for name, backend in case.routine.backends.items():
         is_rival = name != AUTO and (not asked or name in asked) and (backend.api or not device.is_gpu)
         other = Case(case.routine, case.shape, name, case.seed)
-        if is_rival and obstacle(other, device, settings.max_memory) is None:
+        if is_rival and one_case.obstacle(other, device, settings.max_memory) is None:
             try:
                 made = call.beside(other)
             except Exception as error:  # noqa: BLE001 - whatever it raises, the others can be raced
-                yield Entrant(name, call, partial(_fails, in_one_line(error)))
+                yield Entrant(name, call, partial(_fails, errors.in_one_line(error)))
             else:
                 yield Entrant(name, made)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from pytest_flashinfer_perf.api import formatting, share, thresholds
 from pytest_flashinfer_perf.extensions.tuner.found import (
     DEFAULT,
     TUNE,
@@ -18,8 +19,7 @@ from pytest_flashinfer_perf.extensions.tuner.found import (
     Transfer,
     TunerFinding,
 )
-from pytest_flashinfer_perf.gate.thresholds import Thresholds, number, readers, share
-from pytest_flashinfer_perf.rows.formatting import counted
+from pytest_flashinfer_perf.gate.thresholds import number
 
 FINE, FOUND, INCOMPLETE = 0, 1, 2
 OTHERWISE = {
@@ -37,10 +37,10 @@ class TunerLimits:
     max_flips: Annotated[float | None, number] = None
 
 
-LIMITS = readers(TunerLimits).keys()
+LIMITS = thresholds.readers(TunerLimits).keys()
 
 
-def findings(cases: Sequence[CaseFound], limits: Thresholds) -> Iterator[TunerFinding]:
+def findings(cases: Sequence[CaseFound], limits: thresholds.Thresholds) -> Iterator[TunerFinding]:
     for case in cases:
         asked = limits.limits(case.glob_names)
         for way, name in grouped(case):
@@ -48,7 +48,7 @@ def findings(cases: Sequence[CaseFound], limits: Thresholds) -> Iterator[TunerFi
         if (most := asked.get("max_flips")) is not None:
             yield from _of_flips(case, most)
         if asked.keys() & LIMITS and (untimed := sum(one.state == "untimed" for one in case.tactics)):
-            sentence = f"{counted(untimed, 'tactic')} of {len(case.tactics)} had no turn: raise --budget"
+            sentence = f"{formatting.counted(untimed, 'tactic')} of {len(case.tactics)} had no turn: raise --budget"
             yield TunerFinding("UNJUDGED", case.case, sentence)
         yield from _of_replays(case)
         yield from _of_questions(case)
@@ -133,7 +133,7 @@ def exit_code(cases: Sequence[CaseFound], left_out: Sequence[LeftOut], found: Se
 
 
 def grown(
-    cases: Sequence[CaseFound], left_out: Sequence[LeftOut], before: Sequence[CaseFound], limits: Thresholds
+    cases: Sequence[CaseFound], left_out: Sequence[LeftOut], before: Sequence[CaseFound], limits: thresholds.Thresholds
 ) -> Iterator[TunerFinding]:
     """Against an earlier report: defaults whose regret grew, and what vanished: runners, tactics and cases."""
     earlier = {case.case: case for case in before}
@@ -174,7 +174,7 @@ def _vanished(case: CaseFound, old: CaseFound) -> Iterator[TunerFinding]:
         gone = sorted(names(old) - names(case))
         if gone:
             more = f" and {len(gone) - 3} more" * (len(gone) > 3)
-            sentence = f"vanished since: {counted(len(gone), what)}, {', '.join(gone[:3])}{more}"
+            sentence = f"vanished since: {formatting.counted(len(gone), what)}, {', '.join(gone[:3])}{more}"
             yield TunerFinding("NOTE", case.case, sentence)
 
 

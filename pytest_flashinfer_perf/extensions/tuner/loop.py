@@ -15,18 +15,24 @@ from typing import Any
 
 import pytest
 
+from pytest_flashinfer_perf.api import (
+    SETTINGS,
+    FlashinferPerfError,
+    builds,
+    errors,
+    file_io,
+    garbage,
+    one_case,
+    provenance,
+    setup,
+    stash,
+)
 from pytest_flashinfer_perf.engine import autotune
-from pytest_flashinfer_perf.engine.one_case import obstacle
 from pytest_flashinfer_perf.engine.repeated import RepeatedCase
-from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
 from pytest_flashinfer_perf.extensions.tuner import contest, search, tactics
 from pytest_flashinfer_perf.extensions.tuner.contest import NO_GPU, OTHER_INPUTS, SpoiledError
 from pytest_flashinfer_perf.extensions.tuner.search import NOTHING_TO_CHOOSE, TuneJob
-from pytest_flashinfer_perf.files import read_json
-from pytest_flashinfer_perf.machine import builds, garbage, provenance
 from pytest_flashinfer_perf.session import time_limit
-from pytest_flashinfer_perf.session.setup import STDERR
-from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, case_of
 from pytest_flashinfer_perf.spec.case import Case
 
 PLUGIN = __name__
@@ -38,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    job = TuneJob(**read_json(config.getoption("tuner_job")))
+    job = TuneJob(**file_io.read_json(config.getoption("tuner_job")))
     config.pluginmanager.register(TunerLoop(config, job), "flashinfer-perf-tuner-loop")
 
 
@@ -53,17 +59,17 @@ class TunerLoop:
     def _limit(self) -> time_limit.Limit | None:
         """Asked for with the first case: the plugin's own hooks may have joined only when that was collected."""
         seconds = self._config.getoption("perf_timeout")
-        return time_limit.Limit(seconds, self._config.stash[STDERR]) if seconds else None
+        return time_limit.Limit(seconds, self._config.stash[setup.STDERR]) if seconds else None
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed:  # pytest itself reports collection errors
             return None
-        found = ((item.nodeid, case) for item in session.items if (case := case_of(item)) is not None)
+        found = ((item.nodeid, case) for item in session.items if (case := stash.case_of(item)) is not None)
         cases = {_untuned(case): (test, case) for test, case in found}.values()
         if not cases:
             raise pytest.UsageError("no tuner to look at: these arguments select no test with a case")
         self._verify()
-        known = {**provenance.versions(), "gpu_uuid": self._config.stash[DEVICE].uuid}
+        known = {**provenance.versions(), "gpu_uuid": self._config.stash[stash.DEVICE].uuid}
         versions = {name: v and str(v) for name, v in known.items()}
         self._job.say("begins", versions=versions, cases=[case.identity.case for _, case in cases])
         try:
@@ -89,7 +95,7 @@ class TunerLoop:
 
     def _one(self, test: str, case: Case) -> None:
         """A case ends with a line, whatever happens to it; a part of it that takes too long ends the process."""
-        job, name, device = self._job, case.identity.case, self._config.stash[DEVICE]
+        job, name, device = self._job, case.identity.case, self._config.stash[stash.DEVICE]
         job.say("starts", case=name)
         try:
             with self._limit.of_one() if self._limit else nullcontext():
@@ -98,13 +104,13 @@ class TunerLoop:
             raise
         except Exception as error:  # noqa: BLE001 - the other cases have tactics too
             contest.verify_alive(device, error)
-            found = {"outcome": "failed", "why": in_one_line(error)}
+            found = {"outcome": "failed", "why": errors.in_one_line(error)}
         device.give_back_memory()
         job.say("case", case=name, **found)
 
     def _looked_at(self, test: str, case: Case) -> dict[str, Any]:
-        settings, device = self._config.stash[SETTINGS], self._config.stash[DEVICE]
-        if reason := obstacle(case, device, settings.max_memory):
+        settings, device = self._config.stash[SETTINGS], self._config.stash[stash.DEVICE]
+        if reason := one_case.obstacle(case, device, settings.max_memory):
             return {"outcome": "skipped", "why": reason}
         builds.watch()
         if device.is_gpu:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.api import FlashinferPerfError
 from pytest_flashinfer_perf.extensions.tuner.sets import Contestants
 
 FIRST_LOOK, MOST_ROUNDS = 2, 24

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from pytest_flashinfer_perf.api import formatting
 from pytest_flashinfer_perf.extensions.tuner.found import DEFAULT, CaseFound, Report
 from pytest_flashinfer_perf.extensions.tuner.judge import best_s, grouped, outside
 from pytest_flashinfer_perf.extensions.tuner.race import MOST_ROUNDS
-from pytest_flashinfer_perf.rows.formatting import counted, duration, markdown_table
 
 MOST_TRANSFERS, MOST_NAMES = 5, 4
 MORE_ROUNDS, TOO_ALIKE = "more rounds would tell: raise --budget", "they differ too little to be told apart"
@@ -34,9 +34,9 @@ def transferred(report: Report) -> Iterator[str]:
 def of_case(case: CaseFound) -> Iterator[str]:
     states = Counter(one.state for one in case.tactics)
     said = ", ".join(f"{number} {state}" for state, number in states.items())
-    what = counted(len(case.tactics), "tactic" if case.questions else "choice")
-    yield f"{case.case}: {what} ({said}), {counted(case.rounds, 'round')}"
-    yield f"  {'best':<17}{best_set(case)}, {duration(best_s(case))}"
+    what = formatting.counted(len(case.tactics), "tactic" if case.questions else "choice")
+    yield f"{case.case}: {what} ({said}), {formatting.counted(case.rounds, 'round')}"
+    yield f"  {'best':<17}{best_set(case)}, {formatting.duration(best_s(case))}"
     for one in case.tactics:
         if one.state == "best" and one.regret is not None and one.regret.seen > UNSURE:
             why = MORE_ROUNDS if len(one.seconds) < MOST_ROUNDS else TOO_ALIKE
@@ -83,7 +83,9 @@ def markdown(report: Report) -> str:
         ("Transfers", ("best of", "used in", "differs in", "cost"), transfers),
     )
     return "\n".join(
-        "\n".join([f"## {title}", "", *markdown_table(heads, rows), ""]) for title, heads, rows in parts if rows
+        "\n".join([f"## {title}", "", *formatting.markdown_table(heads, rows), ""])
+        for title, heads, rows in parts
+        if rows
     )
 
 
@@ -93,7 +95,7 @@ def _row(case: CaseFound) -> Sequence[str]:
         case.case,
         str(len(case.tactics)),
         best_set(case),
-        duration(best_s(case)),
+        formatting.duration(best_s(case)),
         cost(case, case.ways[DEFAULT]),
         cost(case, max(case.tunes, key=lambda name: _seen(case, name))) if case.tunes else "-",
         f"{outside(case)} of {len(case.tunes)}" if case.tunes else "-",

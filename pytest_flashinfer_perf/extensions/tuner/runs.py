@@ -10,16 +10,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
+from pytest_flashinfer_perf.api import FlashinferPerfError, fields, file_io, formatting, printing, processes
 from pytest_flashinfer_perf.extensions.tuner.found import TUNE, CaseFound, LeftOut
 from pytest_flashinfer_perf.extensions.tuner.loop import PLUGIN, SPOILED
 from pytest_flashinfer_perf.extensions.tuner.search import TuneJob
-from pytest_flashinfer_perf.files import write_json
-from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.launch.processes import LINES_OF_LOG, Environment
-from pytest_flashinfer_perf.printing import say
-from pytest_flashinfer_perf.rows import fields
-from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.session import case_endings
 
 MOST_PROCESSES = 50
@@ -78,19 +72,19 @@ class Runs:
                 found[last["case"]] = _failed(last["case"], why)
             job = replace(job, done=tuple(found), crashed=_blamed(job.crashed, last, why))
         if not events:
-            raise TunerRunError(f"{title}: {why}, full log: {log}\n{processes.end(log, LINES_OF_LOG)}")
+            raise TunerRunError(f"{title}: {why}, full log: {log}\n{processes.end(log, processes.LINES_OF_LOG)}")
         self.versions, asked = events[0]["versions"], events[0]["cases"]
         lost = [_failed(case, f"not looked at: {why}, full log: {log}") for case in asked if case not in found]
-        say(f"{title}: {counted(len(found), 'case')}" + f", {len(lost)} lost" * bool(lost))
+        printing.say(f"{title}: {formatting.counted(len(found), 'case')}" + f", {len(lost)} lost" * bool(lost))
         return [*found.values(), *lost]
 
     def _process(self, job: TuneJob, nth: int) -> tuple[int, Path]:
         log = Path(job.output).with_suffix(f".{nth}.log" if nth > 1 else ".log")
         with tempfile.TemporaryDirectory() as folder:
             told = Path(folder, "job.json")
-            write_json(told, asdict(job))
+            file_io.write_json(told, asdict(job))
             words = (sys.executable, "-m", "pytest", "-p", PLUGIN, f"--tuner-job={told}")
-            return processes.started(Environment("tuner", words), self.arguments, log), log
+            return processes.started(processes.Environment("tuner", words), self.arguments, log), log
 
 
 def _ended(code: int, log: Path) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from pytest_flashinfer_perf.api import SETTINGS, CaseRun, Device, Settings, fields, file_io, formatting, stash
 from pytest_flashinfer_perf.engine.autotune import Choice
 from pytest_flashinfer_perf.engine.repeated import RepeatedCase
 from pytest_flashinfer_perf.extensions.tuner import heuristics, report, sets, tactics
@@ -25,14 +26,7 @@ from pytest_flashinfer_perf.extensions.tuner.contest import Contest, Entrant
 from pytest_flashinfer_perf.extensions.tuner.found import DEFAULT, TUNE, CaseFound, QuestionFound, Replayed, TacticFound
 from pytest_flashinfer_perf.extensions.tuner.race import Lane, Race
 from pytest_flashinfer_perf.extensions.tuner.tactics import Chosen, Tactic, TunerQuestion
-from pytest_flashinfer_perf.files import append_whole, as_json
-from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.plugin.fixture import CaseRun
-from pytest_flashinfer_perf.rows import fields
-from pytest_flashinfer_perf.rows.formatting import counted
 from pytest_flashinfer_perf.session import time_limit
-from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS
-from pytest_flashinfer_perf.settings.settings import Settings
 from pytest_flashinfer_perf.spec.case import Case
 
 MOST_OF_ONE = 8  # of the best answers to one question that are combined with those to another
@@ -64,7 +58,7 @@ class TuneJob:
         """Another part begins, which has the whole time of a case."""
         time_limit.again()
         if self.output:
-            append_whole(Path(self.output), f"{as_json({'event': event, **more})}\n")
+            file_io.append_whole(Path(self.output), f"{file_io.as_json({'event': event, **more})}\n")
 
 
 def look_at(case: Case, settings: Settings, device: Device, job: TuneJob) -> CaseFound | None:
@@ -84,7 +78,7 @@ def look_at(case: Case, settings: Settings, device: Device, job: TuneJob) -> Cas
 
 def with_tactics(run: CaseRun, case: Case, config: pytest.Config, budget: float) -> CaseRun:
     """The run of a case, whose row has all that could be chosen."""
-    found, row = look_at(case, config.stash[SETTINGS], config.stash[DEVICE], TuneJob(budget=budget)), run.row
+    found, row = look_at(case, config.stash[SETTINGS], config.stash[stash.DEVICE], TuneJob(budget=budget)), run.row
     if found is None or row is None:
         return run
     execution = replace(row.execution, notes=(*row.execution.notes, report.summary(found)))
@@ -97,7 +91,9 @@ def _heuristic(case: Case, held: Contest, rivals: Sequence[Entrant], budget: flo
     names = held.enter(rivals)
     race = Race(names[:1], held.rounds(), held.tick_s)
     race.run(names, _until(time.monotonic() + budget))
-    return _found(case, held, race, f"{names[0]} against {counted(len(names) - 1, 'other')}", {DEFAULT: names[0]})
+    return _found(
+        case, held, race, f"{names[0]} against {formatting.counted(len(names) - 1, 'other')}", {DEFAULT: names[0]}
+    )
 
 
 def _tactics(case: Case, held: Contest, questions: Sequence[TunerQuestion], job: TuneJob) -> CaseFound:

@@ -13,8 +13,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pytest_flashinfer_perf.api import effects as core_effects
 from pytest_flashinfer_perf.gate import noise
-from pytest_flashinfer_perf.gate.effects import RISK, Domain, Effect, Replicates
 from pytest_flashinfer_perf.gate.noise import Noise
 
 FEWEST_ROUNDS = 2  # a single one says nothing of its noise
@@ -96,9 +96,9 @@ class Contestants:
     @property
     def _risk(self) -> float:
         """Of one pair: half of the risk is for the set at the end, the other half for what is dropped on the way."""
-        return RISK / 2 / max(1, len(self.times) - 1)
+        return core_effects.RISK / 2 / max(1, len(self.times) - 1)
 
-    def effect(self, before: str, after: str) -> Effect | None:
+    def effect(self, before: str, after: str) -> core_effects.Effect | None:
         """How much slower `after` is than `before`, of the rounds that both ran in."""
         seen = self._seen(before, after)
         if seen is None:
@@ -107,7 +107,7 @@ class Contestants:
         blended = self._pool.blended(own.variance, own.df) if self._pool else own
         unseen = noise.UNSEEN["cycles"] ** 2 + (self.tick_s / seen.before[0]) ** 2
         rounds = len(seen.before)  # an effect's error becomes less with each of them, and what is unseen does not
-        return Effect(seen, replace(blended, variance=blended.variance + rounds * unseen))
+        return core_effects.Effect(seen, replace(blended, variance=blended.variance + rounds * unseen))
 
     @functools.cached_property
     def _pool(self) -> Noise | None:
@@ -116,12 +116,12 @@ class Contestants:
         found = noise.pooled([(one.variance, one.df) for one in seen if one is not None])
         return found and replace(found, df=min(found.df, MOST_BELIEVED))
 
-    def _seen(self, before: str, after: str) -> Replicates | None:
+    def _seen(self, before: str, after: str) -> core_effects.Replicates | None:
         shared = sorted(self.times[before].keys() & self.times[after].keys())
         if len(shared) < FEWEST_ROUNDS:
             return None
         sides = [tuple(self.times[name][n] for n in shared) for name in (before, after)]
-        return Replicates(Domain.TIME, "cycles", sides[0], sides[1], paired=True)
+        return core_effects.Replicates(core_effects.Domain.TIME, "cycles", sides[0], sides[1], paired=True)
 
 
 def flips(field: Contestants, picks: Sequence[str]) -> int:

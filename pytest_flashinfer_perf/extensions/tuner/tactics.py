@@ -13,12 +13,12 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_flashinfer_perf.api import FlashinferPerfError, capability, errors
 from pytest_flashinfer_perf.engine import autotune
 from pytest_flashinfer_perf.engine.autotune import Choice
-from pytest_flashinfer_perf.errors import FlashinferPerfError, in_one_line
 from pytest_flashinfer_perf.extensions.tuner import buckets
 from pytest_flashinfer_perf.extensions.tuner.found import TUNERS
-from pytest_flashinfer_perf.machine import capability, patches
+from pytest_flashinfer_perf.machine import patches
 from pytest_flashinfer_perf.machine.patches import Function
 
 V1, V2 = TUNERS
@@ -120,7 +120,7 @@ def _listed(runners: Sequence[Any], inputs: Sequence[Any]) -> tuple[tuple[Choice
         try:
             found |= {Choice(name, tactic): None for tactic in runner.get_valid_tactics(inputs, _profile(inputs))}
         except Exception as error:  # noqa: BLE001 - whatever it raises
-            broken.append(f"{name}: {in_one_line(error)}")
+            broken.append(f"{name}: {errors.in_one_line(error)}")
     return tuple(found), tuple(broken)
 
 

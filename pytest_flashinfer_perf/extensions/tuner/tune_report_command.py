@@ -8,18 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from pytest_flashinfer_perf.cli import judging
-from pytest_flashinfer_perf.cli.commands import parser_of
+from pytest_flashinfer_perf.api import commands, file_io, formatting, judging, options, printing, processes, run_file
 from pytest_flashinfer_perf.extensions.tuner import found, judge, report
 from pytest_flashinfer_perf.extensions.tuner.found import TUNERS, Report
 from pytest_flashinfer_perf.extensions.tuner.runs import Runs
 from pytest_flashinfer_perf.extensions.tuner.search import TuneJob
-from pytest_flashinfer_perf.files import verify_outputs, write_json, write_whole
-from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.printing import show
-from pytest_flashinfer_perf.rows.formatting import counted
-from pytest_flashinfer_perf.rows.run_file import RunError
-from pytest_flashinfer_perf.settings.option import SECONDS, whole
 
 FILES = {
     "--cache": "Judge the entries of this file of autotune(cache=).",
@@ -36,11 +29,15 @@ def main(arguments: Sequence[str]) -> int:
     args = parser().parse_args(own)
     limits = judging.in_settings(judging.settings(args)).thresholds
     outputs = {f"--{name}": getattr(args, name) for name in ("json", "markdown")}
-    verify_outputs({**outputs, "--write-cache": args.write_cache}, [path for path in (args.cache, args.base) if path])
+    file_io.verify_outputs(
+        {**outputs, "--write-cache": args.write_cache}, [path for path in (args.cache, args.base) if path]
+    )
     if args.cache and not args.cache.is_file():
-        raise RunError(f"--cache={args.cache}: the file is not there, autotune(cache=) or --write-cache writes one")
+        raise run_file.RunError(
+            f"--cache={args.cache}: the file is not there, autotune(cache=) or --write-cache writes one"
+        )
     if args.write_cache and args.write_cache.exists():
-        raise RunError(f"--write-cache={args.write_cache}: the file is there, name a new one")
+        raise run_file.RunError(f"--write-cache={args.write_cache}: the file is there, name a new one")
     before = found.read(args.base, "--base").cases if args.base else ()
     folder, gpu = processes.folder(args.output, "tune-report"), processes.gpu(for_pytest)
     cache, write = (str(path.resolve()) if path else None for path in (args.cache, args.write_cache))
@@ -54,19 +51,24 @@ def main(arguments: Sequence[str]) -> int:
     what = runs.versions, tuple(cases), tuple(left_out)
     made = Report(found.FORMAT, args.tuner, round(took_s, 1), *what, *judged)
     _write(made, args, folder)
-    show([*report.lines(made), f"{counted(len(cases), 'case')} in {made.seconds:.0f} s, results and logs in {folder}"])
+    printing.show(
+        [
+            *report.lines(made),
+            f"{formatting.counted(len(cases), 'case')} in {made.seconds:.0f} s, results and logs in {folder}",
+        ]
+    )
     return judge.exit_code(cases, left_out, made.findings)
 
 
 def _write(made: Report, args: argparse.Namespace, folder: Path) -> None:
     for path in filter(None, (folder / "tune-report.json", args.json)):
-        write_json(path, asdict(made))
+        file_io.write_json(path, asdict(made))
     for path in filter(None, (folder / "tune-report.md", args.markdown)):
-        write_whole(path, report.markdown(made))
+        file_io.write_whole(path, report.markdown(made))
 
 
 def parser() -> argparse.ArgumentParser:
-    made = parser_of(
+    made = commands.parser_of(
         "tune-report",
         "Time every tactic that FlashInfer's tuner could choose for these cases, and show what its choices "
         "cost: its default, what fresh processes tune, and what a cache file says. Exits with 0, with 1 if a choice is "
@@ -76,9 +78,9 @@ def parser() -> argparse.ArgumentParser:
         usage="[OPTIONS] -- PYTEST_ARGS",
     )
     race = "For the race of one case; what is in use has two rounds in any case. Default: %(default)g."
-    made.add_argument("--budget", type=SECONDS, default=30.0, metavar="SECONDS", help=race)
+    made.add_argument("--budget", type=options.SECONDS, default=30.0, metavar="SECONDS", help=race)
     fresh = "Fresh processes that tune. Default: %(default)s."
-    made.add_argument("--tunes", type=whole(0), default=5, metavar="N", help=fresh)
+    made.add_argument("--tunes", type=options.whole(0), default=5, metavar="N", help=fresh)
     function = "FlashInfer's function that fresh processes tune with. Default: %(default)s."
     made.add_argument("--tuner", choices=TUNERS, default=TUNERS[0], help=function)
     for name, meaning in FILES.items():

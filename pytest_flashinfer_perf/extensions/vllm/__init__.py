@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.settings.option import FOLDER, Child, Option, option
+from pytest_flashinfer_perf.api import Child, Option, option, options
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.rows.row import Row
+    from pytest_flashinfer_perf.api import Row
     from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
 __tracebackhide__ = False  # its lines are a backend's
@@ -21,7 +21,7 @@ CSV = option(
     child=Child.NONE,
     writes="any.csv",
     metavar="DIR",
-    type=FOLDER,
+    type=options.FOLDER,
     help="Write the results of vllm_decode to a CSV file in DIR, as vLLM's decode benchmark does.",
 )
 NOTHING = f"{CSV.name}: nothing written, no case of vllm_decode was measured as trtllm and as baseline"
@@ -49,15 +49,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     folder = config.getoption(CSV.dest)
     if folder is None or config.option.collectonly or hasattr(config, "workerinput"):
         return
+    from pytest_flashinfer_perf.api import BOARD, usage
     from pytest_flashinfer_perf.extensions.vllm import table
-    from pytest_flashinfer_perf.plugin.results import BOARD
-    from pytest_flashinfer_perf.settings.usage import not_written
 
     board = config.stash[BOARD]
     try:
         path = table.write_csv(board.rows, Path(folder), datetime.now().astimezone())
     except OSError as error:
-        board.notes.append(not_written(session, CSV.name, error))
+        board.notes.append(usage.not_written(session, CSV.name, error))
         return
     board.notes.append(f"wrote {path}" if path else NOTHING)
     if path is None and session.exitstatus == pytest.ExitCode.OK:

@@ -10,9 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.files import write_whole
-from pytest_flashinfer_perf.rows.formatting import duration
-from pytest_flashinfer_perf.rows.row import Row
+from pytest_flashinfer_perf.api import Row, file_io, formatting
 
 ROUTINE = "vllm_decode"
 TYPES = ("q_dtype", "kv_dtype", "out_dtype")
@@ -82,7 +80,7 @@ def lines(rows: Sequence[Row]) -> Iterator[str]:
         yield "vllm_decode: mean time of trtllm against the unquantised baseline"
         yield HEADINGS
     for one in found:
-        means = "".join(f"{duration(row.stats.mean):>10}" for row in (one.trtllm, one.baseline))
+        means = "".join(f"{formatting.duration(row.stats.mean):>10}" for row in (one.trtllm, one.baseline))
         note = " unlike precision" if one.unlike else ""
         yield f"  {one.trtllm.identity.shape:<30}{means}{100 * one.speedup:>8.1f}%{note}"
 
@@ -97,5 +95,5 @@ def write_csv(rows: Sequence[Row], folder: Path, now: datetime) -> Path | None:
     writer.writeheader()
     writer.writerows(table)
     path = folder / f"flashinfer_trtllm_benchmark_{now:%Y%m%d_%H%M%S}.csv"
-    write_whole(path, text.getvalue())
+    file_io.write_whole(path, text.getvalue())
     return path

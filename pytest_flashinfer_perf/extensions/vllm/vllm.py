@@ -10,14 +10,11 @@ from typing import Any
 
 import torch
 
+from pytest_flashinfer_perf.api import Checking, Measuring, Row, devices, one_case, options
 from pytest_flashinfer_perf.engine import describe as row
-from pytest_flashinfer_perf.engine.one_case import run_case
 from pytest_flashinfer_perf.extensions.vllm.table import Compared
 from pytest_flashinfer_perf.extensions.vllm.vllm_decode import NVFP4, VllmDecode, to_float8, vllm_decode
-from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.rows.row import Row, Stats
-from pytest_flashinfer_perf.settings.option import DEFAULT_SEED
-from pytest_flashinfer_perf.settings.settings import Checking, Measuring
+from pytest_flashinfer_perf.rows.row import Stats
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions, Shape
@@ -79,13 +76,13 @@ def _need_only_what_is_called(calls: Mapping[str, VllmDecode]) -> None:
     device.give_back_memory()
     torch.cuda.reset_peak_memory_stats(device.torch)
     for backend, p in calls.items():
-        x = vllm_decode.inputs(p, torch.Generator(device.torch).manual_seed(DEFAULT_SEED), device.torch)
+        x = vllm_decode.inputs(p, torch.Generator(device.torch).manual_seed(options.DEFAULT_SEED), device.torch)
         vllm_decode.backends[backend].build(p, x, LaunchOptions(backend, cuda_graph=False)).launch(x)
         device.synchronize()
 
 
 def _measured(params: VllmDecode, backend: str, measuring: Measuring) -> Row:
     case = Case(vllm_decode, Shape(params), backend)
-    result = run_case(case, measuring, Checking(), devices.find("auto"))
+    result = one_case.run_case(case, measuring, Checking(), devices.find("auto"))
     stats = row.statistics_of(result.measurement.samples)
     return Row(name=case.id, fullname=case.id, identity=case.identity, params=case.json_params, stats=stats)

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.api import Device, devices
 from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.attention import _reference, _requests, _shared
 from pytest_flashinfer_perf.routines.attention._requests import unquantised, whole_groups

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf.machine import capability
+from pytest_flashinfer_perf.api import capability
 
 Function = Callable[..., Any]
 Key = tuple[str, str]  # an API's path and a template's label

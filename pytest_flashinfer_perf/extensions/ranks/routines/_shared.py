@@ -14,11 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pytest_flashinfer_perf.checking.check import Tolerance
+from pytest_flashinfer_perf.api import Device, capability, check
 from pytest_flashinfer_perf.extensions.ranks import joined
 from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
-from pytest_flashinfer_perf.machine import capability
-from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.spec.dtypes import HALF, TORCH
 from pytest_flashinfer_perf.spec.params import Params, flag
 from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, LaunchOptions, Routine
@@ -97,10 +95,10 @@ def own_or_all(x: GivenToRanks) -> Tensor:
     return x.of_all if x.of_all.numel() else x.input
 
 
-def of_sums(p: Between) -> Tolerance:
+def of_sums(p: Between) -> check.Tolerance:
     """Each of the n - 1 additions may round to the message's type, in an order that a kernel chooses."""
     unit = torch.finfo(p.dtype).eps  # rounding is by half of it, of a partial sum as large as twice the row's rms
-    return Tolerance(2 * unit, p.num_gpus * unit, unit / 2)
+    return check.Tolerance(2 * unit, p.num_gpus * unit, unit / 2)
 
 
 def on_gpus(_p: Between, backend: str, device: Device) -> Iterator[str]:

@@ -15,11 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pytest_flashinfer_perf.checking.check import Tolerance
+from pytest_flashinfer_perf.api import Device, check
 from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
 from pytest_flashinfer_perf.extensions.ranks.routines import _shared
 from pytest_flashinfer_perf.extensions.ranks.routines._shared import Between, RoutineOfRanks
-from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.spec.params import flag
 from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, Cost, LaunchOptions, Shape
 
@@ -99,13 +98,13 @@ def _followed(total: Tensor, x: AllReduceInputs) -> tuple[Tensor, ...]:
     return residual * torch.rsqrt(residual.square().mean(-1, keepdim=True) + EPS) * x.gamma.float(), residual
 
 
-def tolerances(p: AllReduce, _backend: str) -> tuple[Tolerance, ...]:
+def tolerances(p: AllReduce, _backend: str) -> tuple[check.Tolerance, ...]:
     """The norm divides the residual's error by its size; an element in FP8 is rounded once more."""
     unit, of_sum = torch.finfo(p.dtype).eps, _shared.of_sums(p)
     if p.pattern == SUM:
         return (of_sum,)
-    coarse = Tolerance(torch.finfo(FP8).eps, p.num_gpus * unit + 2e-2, 1e-2)
-    return (coarse if p.is_fp8 else Tolerance(4 * unit, 2 * p.num_gpus * unit, unit), of_sum)
+    coarse = check.Tolerance(torch.finfo(FP8).eps, p.num_gpus * unit + 2e-2, 1e-2)
+    return (coarse if p.is_fp8 else check.Tolerance(4 * unit, 2 * p.num_gpus * unit, unit), of_sum)
 
 
 def cost(p: AllReduce, x: AllReduceInputs) -> Cost:

@@ -15,11 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pytest_flashinfer_perf.checking.check import EXACT, Tolerance
+from pytest_flashinfer_perf.api import Device, check
 from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
 from pytest_flashinfer_perf.extensions.ranks.routines import _shared
 from pytest_flashinfer_perf.extensions.ranks.routines._shared import Between, RoutineOfRanks
-from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.moe import _routing
 from pytest_flashinfer_perf.spec.params import Fault, flag
@@ -133,8 +132,8 @@ def reference(p: Exchange, x: AllToAllInputs, _rows: Tensor | None = None) -> tu
     return (tokens[rank] * times,)
 
 
-def tolerances(p: Exchange, _backend: str) -> tuple[Tolerance, ...]:
-    return (EXACT if p.phase == DISPATCH else _shared.of_sums(p),)
+def tolerances(p: Exchange, _backend: str) -> tuple[check.Tolerance, ...]:
+    return (check.EXACT if p.phase == DISPATCH else _shared.of_sums(p),)
 
 
 def cost(p: Exchange, x: AllToAllInputs) -> Cost:

@@ -14,10 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pytest_flashinfer_perf.checking.check import Tolerance
+from pytest_flashinfer_perf.api import Device, check
 from pytest_flashinfer_perf.extensions.ranks.routines import _shared
 from pytest_flashinfer_perf.extensions.ranks.routines._shared import Between, RoutineOfRanks
-from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines._narrow import GROUP
 from pytest_flashinfer_perf.routines.moe import _experts, _routing, _stored
 from pytest_flashinfer_perf.routines.moe._experts import Choices
@@ -92,7 +91,7 @@ def reference(p: Mega, x: MegaInputs, _rows: Tensor | None = None) -> tuple[Tens
     return (_experts.answer(layer, SWIGLU, Choices(x.experts, x.weights), here, torch.float32),)
 
 
-def tolerances(_p: Mega, backend: str) -> tuple[Tolerance, ...]:
+def tolerances(_p: Mega, backend: str) -> tuple[check.Tolerance, ...]:
     """FlashInfer rounds tokens, intermediate values and what comes back to FP8, by scales of its own."""
     return (IN_BLOCKS.tolerance if backend == "torch" else IN_BLOCKS.of_kernels or IN_BLOCKS.tolerance,)
 

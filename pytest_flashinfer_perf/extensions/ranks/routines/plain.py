@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pytest_flashinfer_perf.checking.check import EXACT, Tolerance
+from pytest_flashinfer_perf.api import check
 from pytest_flashinfer_perf.extensions.ranks.routines import _shared
 from pytest_flashinfer_perf.extensions.ranks.routines._shared import Between, RoutineOfRanks
 from pytest_flashinfer_perf.spec.params import Fault
@@ -60,7 +60,7 @@ def _routine(
     operation: Operation,
     reference: Reference[PlainParams, PlainInputs],
     rows: Rows,
-    tolerance: Callable[[PlainParams], Tolerance] = lambda _: EXACT,
+    tolerance: Callable[[PlainParams], check.Tolerance] = lambda _: check.EXACT,
 ) -> RoutineOfRanks[PlainParams, PlainInputs]:
     made: RoutineOfRanks[PlainParams, PlainInputs] = RoutineOfRanks(
         name=name,

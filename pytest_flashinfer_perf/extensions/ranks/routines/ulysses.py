@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pytest_flashinfer_perf.checking.check import EXACT
+from pytest_flashinfer_perf.api import check
 from pytest_flashinfer_perf.extensions.ranks.routines import _shared
 from pytest_flashinfer_perf.extensions.ranks.routines._shared import Between, RoutineOfRanks
 from pytest_flashinfer_perf.spec.params import Fault, flag
@@ -77,7 +77,7 @@ ulysses_all_to_all: RoutineOfRanks[Ulysses, UlyssesInputs] = RoutineOfRanks(
     outputs=lambda _x: (),  # FlashInfer 0.6.18 takes none: what the call returns is checked
     reference=reference,
     cost=lambda p, x: Cost(0.0, p.elements * x.input.itemsize, "float32"),
-    tolerances=lambda _p, _backend: (EXACT,),
+    tolerances=lambda _p, _backend: (check.EXACT,),
     footprint=lambda p: p.elements * (8 * p.num_gpus + 8),
     cuda_graph=False,
     activations=_shared.own_or_all,

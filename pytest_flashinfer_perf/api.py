@@ -1,0 +1,197 @@
+"""All that an extension, a conftest or a script imports of the core: sixty names, and the spec of routines beside them.
+
+The first part is what somebody's own extension is written with: docs/extend.md and examples/extension show each use.
+The second part are modules of the core, for extensions that do more; what has no underscore in them is meant. Each is
+imported when it is first used: an extension may import this module in any session of pytest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_flashinfer_perf import errors, printing
+    from pytest_flashinfer_perf import files as file_io
+    from pytest_flashinfer_perf.checking import check
+    from pytest_flashinfer_perf.cli import commands, judging
+    from pytest_flashinfer_perf.cli.command import Command
+    from pytest_flashinfer_perf.engine import cupti, instruments, one_case, timing
+    from pytest_flashinfer_perf.engine.measure import Measurement
+    from pytest_flashinfer_perf.engine.observers import Observation
+    from pytest_flashinfer_perf.engine.target import Target
+    from pytest_flashinfer_perf.errors import FlashinferPerfError
+    from pytest_flashinfer_perf.gate import effects, match, thresholds, verdict, words
+    from pytest_flashinfer_perf.gate.quantity import OtherTime, Quantity
+    from pytest_flashinfer_perf.gate.thresholds import share
+    from pytest_flashinfer_perf.launch import child_process, processes
+    from pytest_flashinfer_perf.machine import builds, capability, devices, garbage, provenance, requirements
+    from pytest_flashinfer_perf.machine.devices import Device
+    from pytest_flashinfer_perf.plugin import cases, lines
+    from pytest_flashinfer_perf.plugin.fixture import CaseRun, Perf
+    from pytest_flashinfer_perf.plugin.items import of_entry as test_of
+    from pytest_flashinfer_perf.plugin.lines import Entry
+    from pytest_flashinfer_perf.plugin.lines import read as read_line
+    from pytest_flashinfer_perf.plugin.results import BOARD
+    from pytest_flashinfer_perf.rows import fields, formatting, run_file, scatter
+    from pytest_flashinfer_perf.rows.row import Row
+    from pytest_flashinfer_perf.rows.run_file import Run
+    from pytest_flashinfer_perf.rows.run_file import read as read_run
+    from pytest_flashinfer_perf.session import setup, stash, workers
+    from pytest_flashinfer_perf.session.stash import SETTINGS
+    from pytest_flashinfer_perf.settings import option as options
+    from pytest_flashinfer_perf.settings import usage
+    from pytest_flashinfer_perf.settings.option import Bound, Child, Option, option
+    from pytest_flashinfer_perf.settings.settings import Checking, Measuring, Settings
+
+__all__ = [
+    "BOARD",
+    "SETTINGS",
+    "Bound",
+    "CaseRun",
+    "Checking",
+    "Child",
+    "Command",
+    "Device",
+    "Entry",
+    "FlashinferPerfError",
+    "Measurement",
+    "Measuring",
+    "Observation",
+    "Option",
+    "OtherTime",
+    "Perf",
+    "Quantity",
+    "Row",
+    "Run",
+    "Settings",
+    "Target",
+    "builds",
+    "capability",
+    "cases",
+    "check",
+    "child_process",
+    "commands",
+    "cupti",
+    "devices",
+    "effects",
+    "errors",
+    "fields",
+    "file_io",
+    "formatting",
+    "garbage",
+    "instruments",
+    "judging",
+    "lines",
+    "match",
+    "one_case",
+    "option",
+    "options",
+    "printing",
+    "processes",
+    "provenance",
+    "read_line",
+    "read_run",
+    "requirements",
+    "run_file",
+    "scatter",
+    "setup",
+    "share",
+    "stash",
+    "test_of",
+    "thresholds",
+    "timing",
+    "usage",
+    "verdict",
+    "words",
+    "workers",
+]
+
+# Where each is: its module, and its name there.
+_NAMES = {
+    # What an extension declares.
+    "Option": ("settings.option", "Option"),
+    "option": ("settings.option", "option"),
+    "Bound": ("settings.option", "Bound"),
+    "Child": ("settings.option", "Child"),
+    "Command": ("cli.command", "Command"),
+    # A line of flags, and the test of its case.
+    "Entry": ("plugin.lines", "Entry"),
+    "read_line": ("plugin.lines", "read"),
+    "test_of": ("plugin.items", "of_entry"),
+    # A call that is measured, and what is seen of it.
+    "Measuring": ("settings.settings", "Measuring"),
+    "Checking": ("settings.settings", "Checking"),
+    "Measurement": ("engine.measure", "Measurement"),
+    "Target": ("engine.target", "Target"),
+    "Device": ("machine.devices", "Device"),
+    "Observation": ("engine.observers", "Observation"),
+    # What was measured.
+    "Row": ("rows.row", "Row"),
+    "Run": ("rows.run_file", "Run"),
+    "read_run": ("rows.run_file", "read"),
+    # What the gate judges beside the time of kernels.
+    "Quantity": ("gate.quantity", "Quantity"),
+    "OtherTime": ("gate.quantity", "OtherTime"),
+    "share": ("gate.thresholds", "share"),
+    # A session.
+    "Perf": ("plugin.fixture", "Perf"),
+    "CaseRun": ("plugin.fixture", "CaseRun"),
+    "Settings": ("settings.settings", "Settings"),
+    "SETTINGS": ("session.stash", "SETTINGS"),
+    "BOARD": ("plugin.results", "BOARD"),
+    "FlashinferPerfError": ("errors", "FlashinferPerfError"),
+}
+_MODULES = {
+    # To declare.
+    "options": "settings.option",
+    "commands": "cli.commands",
+    "judging": "cli.judging",
+    # Text and files.
+    "errors": "errors",
+    "usage": "settings.usage",
+    "file_io": "files",
+    "fields": "rows.fields",
+    "formatting": "rows.formatting",
+    "printing": "printing",
+    # Rows and verdicts.
+    "run_file": "rows.run_file",
+    "scatter": "rows.scatter",
+    "effects": "gate.effects",
+    "match": "gate.match",
+    "thresholds": "gate.thresholds",
+    "verdict": "gate.verdict",
+    "words": "gate.words",
+    # Calls.
+    "one_case": "engine.one_case",
+    "timing": "engine.timing",
+    "instruments": "engine.instruments",
+    "cupti": "engine.cupti",
+    "check": "checking.check",
+    # The machine and its processes.
+    "devices": "machine.devices",
+    "capability": "machine.capability",
+    "builds": "machine.builds",
+    "provenance": "machine.provenance",
+    "requirements": "machine.requirements",
+    "garbage": "machine.garbage",
+    "processes": "launch.processes",
+    "child_process": "launch.child_process",
+    # A session.
+    "stash": "session.stash",
+    "setup": "session.setup",
+    "workers": "session.workers",
+    "cases": "plugin.cases",
+    "lines": "plugin.lines",
+}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    package = __name__.rpartition(".")[0]
+    if name in _MODULES:
+        return importlib.import_module(f"{package}.{_MODULES[name]}")
+    if name not in _NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: it has {', '.join(__all__)}")
+    module, there = _NAMES[name]
+    return getattr(importlib.import_module(f"{package}.{module}"), there)
