@@ -10,6 +10,7 @@ from reports import document, write
 from step_runs import recorded_of, rows
 
 from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.extensions.models.step import plan_of
 from pytest_flashinfer_perf.extensions.traffic import recording, replay
 from pytest_flashinfer_perf.rows import run_file
 
@@ -36,7 +37,7 @@ def test_a_recording_is_measured_and_summed(run):
     assert "traffic.jsonl: 5 cases for 60.0% of the calls, " in done.out
     assert re.search(r"fused_everything, 40\.0% of the calls: no routine\s+calls it", done.out)
     found = run_file.read(done.folder / "run.json")
-    assert {kernel.cases[0]: kernel.count for kernel in found.step.kernels if kernel.cases}.keys() == {
+    assert {kernel.cases[0]: kernel.count for kernel in plan_of(found).kernels if kernel.cases}.keys() == {
         f"{row.identity.routine}/{row.identity.shape}" for row in found.ours
     }
     assert "sum 600.0 ms +- " in done.out
