@@ -153,10 +153,25 @@ STILL_INTERNAL = {
     "pages": {"plugin.report_files", "report.backends", "report.sections", "report.story"},
     "prebuild": {"machine.another_process", "plugin.options"},
     "prove": {"gate.judge", "gate.read", "gate.series", "settings.planting"},
-    "ranks": {"engine.observers", "plugin.options", "session.case_endings", "session.reports", "session.time_limit", "settings.settings"},
+    "ranks": {
+        "engine.observers",
+        "plugin.options",
+        "session.case_endings",
+        "session.reports",
+        "session.time_limit",
+        "settings.settings",
+    },
     "testlists": {"cli", "plugin.items", "session.reports"},
     "trace_sets": {"engine.cold", "engine.graphs", "rows.row"},
-    "tuner": {"engine.autotune", "engine.repeated", "gate.noise", "gate.thresholds", "machine.patches", "session.case_endings", "session.time_limit"},
+    "tuner": {
+        "engine.autotune",
+        "engine.repeated",
+        "gate.noise",
+        "gate.thresholds",
+        "machine.patches",
+        "session.case_endings",
+        "session.time_limit",
+    },
     "vllm": {"engine.describe", "rows.row"},
 }
 
