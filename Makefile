@@ -53,10 +53,12 @@ files = $(1:%=tests/plugin/%.py)
 LOWEST := $(VENV)/lowest
 FLOORS := sed -n 's/^  "\(pytest[a-z-]*\|hypothesis\)>=\([0-9.]*\)",$$/\1==\2/p' pyproject.toml
 
-# The core is all but these.
+# The core is all but these. What its engine, checks and routines do is the same without extensions, and `make test` has
+# tried it: the rooms where hooks are called are those to run, or all by CORE_TESTS=tests/plugin.
 BEYOND_CORE := pytest_flashinfer_perf/extensions tests/plugin/extensions tests/comm tests/api \
   tests/attention/test_vllm_decode.py
 CORE := $(RESULTS)/core
+CORE_TESTS ?= $(addprefix tests/plugin/,cli launch package plugin report rows session settings spec)
 ON_CORE := $(LIMITED) $(abspath $(BIN))/python -m pytest
 
 # The extra `docs` alone, without the project, which would want torch.
@@ -100,15 +102,17 @@ test-gate: $(VENV)/test-is-ready
 test-plugin: $(VENV)/test-is-ready
 	$(PYTEST) -n 3 --dist=load --max-worker-restart=0 $(SAME) $(TESTS) --ignore=tests/plugin/gate
 
-# What is installed is named by a path behind the copy's. The gate imports no extension: test-gate has tried it.
+# What is installed is named by a path behind the copy's, and behind the folder's that it is installed in, which has no
+# checkout around it.
 test-core: $(VENV)/test-is-ready
 	rm -rf $(CORE)
 	mkdir -p $(CORE)
 	tar --create $(addprefix --exclude=./,.git $(VENV) $(RESULTS) $(BEYOND_CORE)) . | tar --extract --directory=$(CORE)
-	cd $(CORE) && PYTHONPATH=$(abspath $(CORE)) $(ON_CORE) $(OPTIONS) $(SAME) -n 2 --max-worker-restart=0 tests/plugin \
-	  --ignore=tests/plugin/gate
-	cd $(CORE) && PYTHONPATH=$(abspath $(CORE)) $(ON_CORE) tests/attention tests/gemm tests/moe -k torch \
-	  --perf-suite=smoke --perf-device=cpu --perf-iters=3
+	cd $(CORE) && PYTHONPATH=$(abspath $(CORE)) $(ON_CORE) $(OPTIONS) $(SAME) -n 2 --max-worker-restart=0 $(CORE_TESTS)
+	site=$$(mktemp --directory) && trap "rm -r $$site" EXIT && \
+	  $(INSTALL) --no-deps --no-build-isolation --no-index --target $$site ./$(CORE) && \
+	  cd $$site && export PYTHONPATH=$$site && bin/flashinfer-perf list && \
+	  $(LIMITED) bin/flashinfer-perf bench --perf-suite=smoke -k torch --perf-device=cpu --perf-iters=3
 
 test-avx2: $(VENV)/test-is-ready
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(SAME) $(call files,$(OF_THE_CPU))

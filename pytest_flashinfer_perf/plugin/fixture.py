@@ -167,6 +167,7 @@ class Perf:
             is_inferred = call.flops_dtype is None
             cost = Cost(measured.flops or 0.0, measured.bytes or 0.0, measured.flops_dtype or "", inferred=is_inferred)
             if self._settings.checking.only:
+                benchmark_rows.leave_out(self._benchmark)
                 self._checked(measured)
             else:
                 self._record(measured, self._own_row(measured, cost))

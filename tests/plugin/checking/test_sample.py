@@ -21,7 +21,7 @@ def made(routine, p):
 
 
 def test_only_answers_without_products_are_always_looked_at_whole():
-    assert {routine.family for routine in all_routines().values() if routine.rows is None} == {"comm"}
+    assert {routine.family for routine in all_routines().values() if routine.rows is None} <= {"comm"}
 
 
 @every_routine

@@ -18,7 +18,7 @@ def planned(tmp_path):
     def plan(target, *variables, smi="exit 9"):
         (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{smi}\n")
         (tmp_path / "nvidia-smi").chmod(0o755)
-        command = ["make", "--dry-run", target, f"VENV={tmp_path}/venv", *variables]
+        command = ["make", "--dry-run", "--no-print-directory", target, f"VENV={tmp_path}/venv", *variables]
         env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
         return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
 

@@ -133,11 +133,11 @@ def test_what_failed_at_its_end_is_run_again(pytester):
 
 
 def test_a_case_is_kept_as_the_line_that_it_was(pytester):
-    line = "--routine mm_bf16 --backends torch --m 4 --n 4 --k 16 --num_iters {} --dry_run_iters 1\n"
-    few = ("lines.txt", "--perf-device=cpu", "--perf-resume", "--benchmark-json=run.json", "-W", "ignore")
+    line = "--perf-case=--routine mm_bf16 --backends torch --m 4 --n 4 --k 16 --num_iters {} --dry_run_iters 1"
+    few = ("--perf-device=cpu", "--perf-resume", "--benchmark-json=run.json", "-W", "ignore")
+    pytester.makepyfile("import pytest\n@pytest.mark.perf('mm_bf16')\ndef test_mm(perf, case): perf(case)")
     for iters in (3, 7):
-        (pytester.path / "lines.txt").write_text(line.format(iters))
-        pytester.runpytest(*few).assert_outcomes(passed=1)
+        pytester.runpytest(line.format(iters), *few).assert_outcomes(passed=1)
         assert [row["stats"]["rounds"] for row in rows(pytester).values()] == [iters]
 
 

@@ -84,7 +84,7 @@ def test_disk_is_that_of_what_is_installed_where_no_wheel_is_there_to_be_looked_
     of_one = subjects.disk_of_releases(1)
     assert of_one > 100 * 2**20
     assert subjects.disk_of_releases(3) == 3 * of_one
-    monkeypatch.setattr(subjects, "PROJECT", "no-such-project")
+    monkeypatch.setattr(subjects.requirements, "PROJECT", "no-such-project")
     assert subjects.disk_of_releases(3) is None
 
 

@@ -205,8 +205,8 @@ FORGING = {
     "one sample": (f"{TIMING}instruments.Wall._once = lambda self, work: (work(), 1e-9)[1]", RIGHT),
     "whole timing": (
         (
-            f"{PACKAGE}from dataclasses import replace\ntimed = solver.run\n"
-            "solver.run = lambda *a, **k: replace(timed(*a, **k), samples=(1e-9,))"
+            f"{PACKAGE}from dataclasses import replace\ntimed = solver.core_timing.run\n"
+            "solver.core_timing.run = lambda *a, **k: replace(timed(*a, **k), samples=(1e-9,))"
         ),
         RIGHT,
     ),
@@ -297,8 +297,8 @@ OTHERS = {
     ),
     "no time": (
         source(
-            f"{PACKAGE}from dataclasses import replace\ntimed = solver.run\n"
-            "solver.run = lambda *a, **k: replace(timed(*a, **k), samples=())",
+            f"{PACKAGE}from dataclasses import replace\ntimed = solver.core_timing.run\n"
+            "solver.core_timing.run = lambda *a, **k: replace(timed(*a, **k), samples=())",
             RIGHT,
         ),
         "None: impossible time: none was reported",

@@ -112,7 +112,7 @@ def test_a_recording_that_cannot_be_written_leaves_its_pieces(capsys, monkeypatc
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(recording, "write_whole", full)
+    monkeypatch.setattr(recording.file_io, "write_whole", full)
     assert record("--", sys.executable, "-c", PIECE + "piece().add(line % 10); sys.exit(6)") == 6
     said = capsys.readouterr().err
     assert "t.jsonl: not written: [Errno 28] No space left on device; `flashinfer-perf record -o FILE --from " in said
