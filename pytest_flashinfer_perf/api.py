@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.rows.row import Row
     from pytest_flashinfer_perf.rows.run_file import Run
     from pytest_flashinfer_perf.rows.run_file import read as read_run
-    from pytest_flashinfer_perf.session import setup, stash, workers
+    from pytest_flashinfer_perf.session import reports, setup, stash
     from pytest_flashinfer_perf.session.stash import SETTINGS
     from pytest_flashinfer_perf.settings import option as options
     from pytest_flashinfer_perf.settings import usage
@@ -91,6 +91,7 @@ __all__ = [
     "provenance",
     "read_line",
     "read_run",
+    "reports",
     "requirements",
     "run_file",
     "scatter",
@@ -103,7 +104,6 @@ __all__ = [
     "usage",
     "verdict",
     "words",
-    "workers",
 ]
 
 # Where each is: its module, and its name there.
@@ -178,8 +178,8 @@ _MODULES = {
     "child_process": "launch.child_process",
     # A session.
     "stash": "session.stash",
+    "reports": "session.reports",
     "setup": "session.setup",
-    "workers": "session.workers",
     "cases": "plugin.cases",
     "lines": "plugin.lines",
 }

@@ -10,6 +10,7 @@ import functools
 import importlib
 import os
 import pkgutil
+import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -106,10 +107,13 @@ def is_asked(config: pytest.Config, own: Collection[str]) -> bool:
 
 
 def _of_ini(config: pytest.Config) -> list[str]:
+    """The options in its file, and those settings of it that are ours: who declares them is not loaded yet."""
     try:
-        return list(config.getini("addopts"))
+        options = list(config.getini("addopts"))
     except (KeyError, ValueError):  # a plugin that is loaded before pytest has read its file
         return ["--perf"]
+    text = config.inipath.read_text(encoding="utf-8", errors="replace") if config.inipath else ""
+    return options + re.findall(r"^\s*(perf_\w+)\s*=", text, re.MULTILINE)
 
 
 def _may_be_data(word: object) -> bool:

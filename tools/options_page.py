@@ -50,6 +50,7 @@ def declared() -> Declarations:
     found = Declarations()
     options.add_own(cast("pytest.Parser", found))
     options.add(cast("pytest.Parser", found), loading.options(loading.manager()))
+    loading.manager().hook.pytest_addoption.call_historic(kwargs={"parser": found, "pluginmanager": None})
     return found
 
 

@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.plugin import asked_tests, cases
 from pytest_flashinfer_perf.settings.usage import errors_of_use
 
 NO_NUMPY = "ignore:Failed to initialize NumPy:UserWarning"  # by torch; nothing here needs numpy
-QUIETLY = ("--import-mode=importlib", "--benchmark-quiet", "-o", "perf_gpu_workers=true", "-W", NO_NUMPY)
+QUIETLY = ("--import-mode=importlib", "--benchmark-quiet", "-W", NO_NUMPY)
 BENCH_USAGE = "flashinfer-perf bench [PYTEST_ARGS]"
 BENCH_EXAMPLE = "example: flashinfer-perf bench -k 'decode and fa3' --perf-suite=smoke --benchmark-json=run.json"
 

@@ -146,22 +146,11 @@ def parametrize(
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, object, object]:
-    """Before extensions see the items, and around them: what they raise in a worker is the session's error."""
+    """Before extensions see the items."""
     if WRONG in config.stash or config.pluginmanager.hasplugin(HOOKS) or any(map(options.needs_device, items)):
         hooks = _hooks(config)
-        from pytest_flashinfer_perf.session.workers import usage_errors_sent
-
-        with usage_errors_sent(config):
-            hooks.complete(session, config, items)
-            return (yield)
+        hooks.complete(session, config, items)
     return (yield)
-
-
-@pytest.hookimpl(optionalhook=True, tryfirst=True)
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    from pytest_flashinfer_perf.session import workers
-
-    return workers.number(config)
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def begin(config: pytest.Config) -> None:
         settings = config.stash[SETTINGS] = read_options.read(config)
         board = config.stash[BOARD] = Board()
         config.pluginmanager.register(board, "flashinfer-perf-board")
-        running.start(config, board.notes)
+        running.start(config)
         if not hasattr(config, "workerinput"):
             _start_gathering(config, settings, board)
         asked_tests.set_arguments(config)

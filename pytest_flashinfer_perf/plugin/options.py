@@ -42,12 +42,6 @@ LONG_RUNS = (
         default=300.0,
         help="Fail a case that takes longer than this, 0 for no limit. Default: 300.",
     ),
-    option(
-        "--perf-resume",
-        child=Child.NONE,
-        action="store_true",
-        help="Continue the last run, if it was interrupted: keep the results of the tests that it has finished.",
-    ),
 )
 FILES = (
     option(
@@ -105,7 +99,6 @@ def add(parser: pytest.Parser, questions: Mapping[str, Sequence[Option]]) -> Non
 
 def add_own(parser: pytest.Parser) -> None:
     add(parser, QUESTIONS)
-    parser.addini(opt.GPU_WORKERS, "pytest -n auto starts one worker for each visible GPU", type="bool", default=False)
     for one in HIDDEN:
         one.add_by(parser.getgroup("flashinfer-perf hidden").addoption)
 

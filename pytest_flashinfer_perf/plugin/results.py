@@ -30,8 +30,8 @@ from pytest_flashinfer_perf.rows.formatting import duration
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import FAILED, SCHEMA_KEY, Block, RunError, Unmeasured
 from pytest_flashinfer_perf.session import benchmark_rows, reports, stash
-from pytest_flashinfer_perf.session.journal import json_of
 from pytest_flashinfer_perf.session.reports import CaseReport
+from pytest_flashinfer_perf.session.setup import json_of
 from pytest_flashinfer_perf.session.stash import SETTINGS
 from pytest_flashinfer_perf.settings.settings import Settings
 from pytest_flashinfer_perf.settings.usage import not_written

@@ -106,6 +106,12 @@ def add(config: pytest.Config, row: Row, options: Options) -> None:
     fixture.pedantic(lambda: None, rounds=row.stats.rounds, iterations=1)
 
 
+def has_last(config: pytest.Config, test: str) -> bool:
+    """Whether the last row that this process has is of this test."""
+    session: Any = config.pluginmanager.get_plugin("pytest-benchmark")
+    return bool(session.benchmarks) and session.benchmarks[-1].fullname == test
+
+
 def forget(config: pytest.Config, test: str) -> None:
     """Drop the row of an attempt that does not count."""
     session: Any = config.pluginmanager.get_plugin("pytest-benchmark")

@@ -37,7 +37,6 @@ class CaseReport:
     repeat: str | None = None  # the commands that run the case again
     ended: str | None = None  # how the case ended its process, or would have
     is_poisoned: bool = False  # the process has lost its CUDA context
-    is_kept: bool = False  # finished by an earlier run, and not run again
 
 
 NOTHING = CaseReport()

@@ -1,9 +1,8 @@
-"""Wrap each case: time limit, journal, and what happens to the other cases when one ends the process."""
+"""Wrap each case: time limit, and what happens to the other cases when one ends the process."""
 
 from __future__ import annotations
 
 import faulthandler
-import os
 import subprocess
 import sys
 from collections.abc import Generator
@@ -13,26 +12,22 @@ from typing import IO, TYPE_CHECKING
 import pytest
 
 from pytest_flashinfer_perf.machine import device_errors
-from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.session import last_words, reports
-from pytest_flashinfer_perf.session.journal import WELL, Journal, Started
-from pytest_flashinfer_perf.session.stash import OUTCOME, forget, identity, measures, repeat
+from pytest_flashinfer_perf.session.stash import OUTCOME, forget, measures, repeat
 from pytest_flashinfer_perf.session.time_limit import Limit, not_counted
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
 
-POISONED = 70  # a worker's exit code; why it ended is in the report that it sent before
 REMEDY = "run with -n 1, and each such case costs itself alone; --perf-resume keeps what was measured before"
 
 
 class Survival:
-    """Applies the time limit of cases and writes their journal, in the process that runs them."""
+    """Applies the time limit of cases, and says what ended with one, in the process that runs them."""
 
-    def __init__(self, device: Device, limit: Limit | None, journal: Journal | None) -> None:
+    def __init__(self, device: Device, limit: Limit | None) -> None:
         self._device = device
         self._limit = limit
-        self._journal = journal
         self._poison: str | None = None
         self._failed = False
         self._repeat = ""
@@ -42,8 +37,6 @@ class Survival:
         if not measures(item):
             return (yield)
         self._repeat = repeat(item)
-        if self._journal is not None:
-            self._journal.started(item.nodeid, Started(identity(item), repeat(item, from_here=True)))
         with self._limit.of_one() if self._limit else nullcontext():
             done = yield
             if self._failed and self._poison is None:
@@ -105,17 +98,6 @@ class Survival:
             return device_errors.name_of(error) != device_errors.OUT_OF_MEMORY
         return False
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """The journal comes first: what other plugins keep may be lost with the process."""
-        ended = report.when == "call" or report.outcome not in WELL
-        if self._journal is not None and ended and not reports.of(report).is_kept:
-            self._journal.finished(report)
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._journal is not None and self._journal.lost is not None:
-            write_lines(terminalreporter, [f"--perf-resume could not go on with this run: {self._journal.lost}"])
-
     @pytest.hookimpl(wrapper=True)
     def pytest_exception_interact(self, node: pytest.Item | pytest.Collector) -> Generator[None, object, object]:
         """pytest stops faulthandler's clock here, and with it the one of the case."""
@@ -126,16 +108,7 @@ class Survival:
         return done
 
 
-class Retirement:
-    """Ends a worker whose CUDA context is lost, after it has sent its report and before it takes another case."""
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if reports.of(report).is_poisoned:
-            os._exit(POISONED)
-
-
-# For sessions without workers: start a process that reports which case the session died of.
+# A process beside the session reports of which case it died.
 
 
 class Beside:

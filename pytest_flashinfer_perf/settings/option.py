@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 DEFAULT_SEED = 42
-GPU_WORKERS = "perf_gpu_workers"  # in an ini file
 LONGEST_LIMIT_S = 1e9  # the longest time that faulthandler accepts
 
 

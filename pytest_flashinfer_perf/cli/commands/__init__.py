@@ -27,11 +27,6 @@ OWN = (
         "pytest_flashinfer_perf.cli.commands.list:main",
     ),
     Command(
-        "doctor",
-        "Show what can be measured on this machine, and why the rest cannot.",
-        "pytest_flashinfer_perf.cli.commands.doctor:main",
-    ),
-    Command(
         "report",
         "Write a report of runs as an HTML page or as Markdown.",
         "pytest_flashinfer_perf.cli.commands.report:main",

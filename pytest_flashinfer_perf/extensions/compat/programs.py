@@ -47,7 +47,7 @@ class ProgramFile(pytest.File):
             raise self.CollectError(ONE_PROCESS)
         if stash.INSTEAD in config.stash or settings.checking.only:
             raise self.CollectError(ONLY_TIMED)
-        if config.getoption("perf_resume"):
+        if config.getoption("perf_resume", False):
             raise self.CollectError(ANEW)
         try:
             seen = self._ran(settings)

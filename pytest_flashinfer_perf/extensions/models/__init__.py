@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command, Run, verdict
     from pytest_flashinfer_perf.report.sections import Section
 
-USES = ("apis",)  # which has the kernels between products
+USES = ("apis", "many")  # which have the kernels between products, and the number of GPUs
 
 MODEL = option(
     "--perf-model",

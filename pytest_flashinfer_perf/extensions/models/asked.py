@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.api import BOARD, SETTINGS, cases, errors, usage, workers
+from pytest_flashinfer_perf.api import BOARD, SETTINGS, cases, errors, usage
 from pytest_flashinfer_perf.extensions.apis.known import all_apis
+from pytest_flashinfer_perf.extensions.many import gpus
 from pytest_flashinfer_perf.extensions.models import plan as plans
 from pytest_flashinfer_perf.extensions.models import shipped
 from pytest_flashinfer_perf.extensions.models.deployment import parse
@@ -58,7 +59,7 @@ class AskedModel:
         """The step as this FlashInfer can measure it, for the file of the run."""
         if not self.is_step:
             return None
-        step, here = plans.completed(self.plan, {**all_routines(), **all_apis()}), workers.gpus_of_session()
+        step, here = plans.completed(self.plan, {**all_routines(), **all_apis()}), gpus.of_session()
         return plans.within(step, len(here)) if here else step
 
     def pytest_collection(self) -> None:

@@ -28,7 +28,6 @@ from pytest_flashinfer_perf.api import (
     processes,
     stash,
     usage,
-    workers,
 )
 from pytest_flashinfer_perf.extensions.prebuild import building, modules
 from pytest_flashinfer_perf.extensions.prebuild.modules import Needed
@@ -193,7 +192,7 @@ def prebuild(arguments: Sequence[str], output: Path | None = None, report: Path 
     own = [f"--prebuild-output={output}"] * bool(output) + [f"--prebuild-report={report}"] * bool(report)
     alone = ["-n0"] if find_spec("xdist") and "no:xdist" not in arguments else []  # overrides what comes before
     words = [sys.executable, "-m", "pytest", "-p", PLUGIN, *own, *arguments, *alone]
-    variables = {ARCHITECTURES: architectures(), workers.VISIBLE: ""}
+    variables = {ARCHITECTURES: architectures(), "CUDA_VISIBLE_DEVICES": ""}
     return processes.started(processes.Environment("prebuild", tuple(words), variables=variables))
 
 

@@ -13,6 +13,7 @@ from pytest_flashinfer_perf.api import Child, Option, option, options
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
+USES = ("many",)  # which knows the GPUs of a session
 OPTIONS = (
     option(
         "--perf-ranks",
@@ -75,11 +76,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_perf_devices(item: pytest.Item) -> Sequence[str] | None:
-    from pytest_flashinfer_perf.api import workers
+    from pytest_flashinfer_perf.extensions.many import gpus
     from pytest_flashinfer_perf.extensions.ranks import asked
 
     number = asked.number(item)
-    return None if number is None else workers.gpus_of_session()[:number]
+    return None if number is None else gpus.of_session()[:number]
 
 
 @pytest.hookimpl(wrapper=True)

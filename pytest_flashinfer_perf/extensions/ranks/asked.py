@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.api import stash, workers
+from pytest_flashinfer_perf.api import stash
+from pytest_flashinfer_perf.extensions.many import gpus
 from pytest_flashinfer_perf.extensions.ranks.rank_times import BUS_FACTORS, MULTICAST
 
 RANK = "FLASHINFER_PERF_RANK"  # set in each process of a case that several run together
@@ -71,8 +72,8 @@ def environment(number: int, rank: int, folder: str, *, no_multicast: bool) -> d
     """The environment of a rank: torchrun's names, and nothing of the pytest session or worker that starts it."""
     dropped = ("PYTEST_", "GITHUB_STEP_SUMMARY", "FLASHINFER_PERF_CONFIRMS")
     own = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    if workers.ALL_GPUS in own:
-        own[workers.VISIBLE] = own[workers.ALL_GPUS]
+    if gpus.ALL_GPUS in own:
+        own[gpus.VISIBLE] = own[gpus.ALL_GPUS]
     if wants_no_multicast(own, option=no_multicast):
         own = {**NO_MULTICAST, **own, **(NO_MULTICAST if no_multicast else {})}
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number}

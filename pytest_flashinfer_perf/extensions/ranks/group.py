@@ -24,10 +24,10 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.api import Device, setup, stash
+from pytest_flashinfer_perf.api import Device, reports, setup, stash
 from pytest_flashinfer_perf.extensions.ranks import asked
 from pytest_flashinfer_perf.plugin.options import of_all
-from pytest_flashinfer_perf.session import case_endings, reports
+from pytest_flashinfer_perf.session import case_endings
 
 BYTES_OF_A_RANK = 512 << 20  # with torch, its tests and gloo
 START_SECONDS = 120.0  # to import torch and the tests; the limit of the case begins after it

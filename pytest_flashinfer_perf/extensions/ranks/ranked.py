@@ -15,14 +15,14 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_flashinfer_perf.api import SETTINGS, Child, Perf, one_case, stash, workers
+from pytest_flashinfer_perf.api import SETTINGS, Child, Perf, one_case, reports, stash
+from pytest_flashinfer_perf.extensions.many import gpus
 from pytest_flashinfer_perf.extensions.ranks import asked, group, joined
 from pytest_flashinfer_perf.extensions.ranks.group import End
 from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
 from pytest_flashinfer_perf.plugin import options
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.session.case_endings import KILLED
-from pytest_flashinfer_perf.session.reports import CaseReport
 from pytest_flashinfer_perf.session.time_limit import not_counted
 from pytest_flashinfer_perf.spec.case import quarantined
 
@@ -73,7 +73,7 @@ def run(item: pytest.Function) -> None:
     perf.elsewhere(partial(_measured, item))
 
 
-def _measured(item: pytest.Function) -> CaseReport:
+def _measured(item: pytest.Function) -> reports.CaseReport:
     number = asked.number(item)
     if number is None or stash.INSTEAD in item.config.stash:
         pytest.skip("the call is one of several processes, which are started to time it")
@@ -88,9 +88,9 @@ def _measured(item: pytest.Function) -> CaseReport:
 def _obstacle(item: pytest.Item, number: int) -> str | None:
     """Why the test cannot run here, which is known before its processes are started."""
     device, settings, case = item.config.stash[stash.DEVICE], item.config.stash[SETTINGS], stash.case_of(item)
-    if device.is_gpu and (seen := len(workers.gpus_of_session())) < number:
-        visible = os.environ.get(workers.ALL_GPUS, os.environ.get(workers.VISIBLE, "all"))
-        return f"needs {number} GPUs of one host, {seen} can be seen ({workers.VISIBLE}={visible})"
+    if device.is_gpu and (seen := len(gpus.of_session())) < number:
+        visible = os.environ.get(gpus.ALL_GPUS, os.environ.get(gpus.VISIBLE, "all"))
+        return f"needs {number} GPUs of one host, {seen} can be seen ({gpus.VISIBLE}={visible})"
     if case is None:
         return None
     known = quarantined(case, settings.quarantine, all_routines())
@@ -113,7 +113,7 @@ def _options(config: pytest.Config, rank: int) -> Iterator[str]:
     yield f"--perf-device=cuda:{rank}" if config.stash[stash.DEVICE].is_gpu else "--perf-device=cpu"
 
 
-def _judged(item: pytest.Function, ends: Sequence[End]) -> CaseReport:
+def _judged(item: pytest.Function, ends: Sequence[End]) -> reports.CaseReport:
     bad = sorted((end for end in ends if end.outcome in ("failed", "died", "ended")), key=_cause_first)
     skipped = [end for end in ends if end.outcome == "skipped"]
     first = next(iter([*bad, *skipped]), None)
@@ -130,7 +130,7 @@ def _judged(item: pytest.Function, ends: Sequence[End]) -> CaseReport:
     return next(filter(_is_wrong, carried), carried[0])
 
 
-def _is_wrong(carried: CaseReport) -> bool:
+def _is_wrong(carried: reports.CaseReport) -> bool:
     """Where a wrong answer is allowed, the row is that of a rank which gave one."""
     return carried.checked == "wrong" or (carried.row is not None and carried.row.is_wrong)
 

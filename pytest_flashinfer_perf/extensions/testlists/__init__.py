@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.spec.case import Case, FlagLine
     from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
-USES = ("apis",)  # which many of its routines are here
+USES = ("apis", "many")  # which many of its routines are here; its command gives each worker a GPU
 
 
 def file(text: str) -> str:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.api import Row, file_io, formatting, printing, usage
-from pytest_flashinfer_perf.session import reports
+from pytest_flashinfer_perf.api import Row, file_io, formatting, printing, reports, usage
 
 # The CSV columns of `flashinfer_benchmark.py` in its order, each once.
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.api import SETTINGS, Entry, Row, lines, printing, provenance, run_file, stash
+from pytest_flashinfer_perf.api import SETTINGS, Entry, Row, lines, printing, provenance, reports, run_file, stash
 from pytest_flashinfer_perf.extensions.testlists import testlist
-from pytest_flashinfer_perf.session import reports
 
 WIDTH = 15
 DECODE = {"avg_actual_seq_len": "seq len"}

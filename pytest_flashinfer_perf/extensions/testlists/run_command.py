@@ -10,10 +10,12 @@ import pytest
 
 from pytest_flashinfer_perf.api import commands, processes
 from pytest_flashinfer_perf.cli import QUIETLY, AskedTests, NotAllSkipped, of_suite
+from pytest_flashinfer_perf.extensions.many.gpus import GPU_WORKERS
 from pytest_flashinfer_perf.extensions.testlists.printed_lines import UpstreamLines
 from pytest_flashinfer_perf.extensions.testlists.upstream import SCRIPT
 from pytest_flashinfer_perf.spec import flags
 
+SHARED = ("-o", f"{GPU_WORKERS}=true")  # GPUs, by the workers of -n auto
 USAGE = "FLAGS [-- PYTEST_ARGS]"
 DESCRIPTION = (
     f"Run a command line of {SCRIPT}, with or without `python3 {SCRIPT}` in front. Flags beside --testlist are "
@@ -46,7 +48,14 @@ def as_pytest(arguments: Sequence[str]) -> list[str]:
     written = [] if args.output_path is None else [f"--perf-csv={args.output_path}"]
     if args.testlist is None:
         return of_suite([f"--perf-case={flags.join(rest)}", *written, *beside])
-    return [f"--perf-testlist={args.testlist}", f"--perf-flags={flags.join(rest)}", *QUIETLY, *written, *beside]
+    return [
+        f"--perf-testlist={args.testlist}",
+        f"--perf-flags={flags.join(rest)}",
+        *QUIETLY,
+        *SHARED,
+        *written,
+        *beside,
+    ]
 
 
 def _for_data_set(words: list[str], beside: Sequence[str]) -> list[str]:
@@ -73,4 +82,4 @@ def _for_data_set(words: list[str], beside: Sequence[str]) -> list[str]:
         if value is not None:
             text = f"[{', '.join(value)}]" if isinstance(value, list) else value
             made.append(f"--perf-trace-option={name}={text}")
-    return [*made, *QUIETLY, *beside]
+    return [*made, *QUIETLY, *SHARED, *beside]

@@ -5,12 +5,13 @@ import functools
 
 import pytest
 from made import document, row
-from mutations import as_json, as_text, few_and, said_of
+from mutations import as_json, as_lines, as_text, few_and, said_of
 
 from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.extensions.bisect import search as findings_of_a_search
 from pytest_flashinfer_perf.extensions.fuzz import findings
 from pytest_flashinfer_perf.extensions.fuzz.asked import is_finding
+from pytest_flashinfer_perf.extensions.resume import journal
 from pytest_flashinfer_perf.extensions.shards import shards
 from pytest_flashinfer_perf.gate import rules
 from pytest_flashinfer_perf.settings import project_file
@@ -39,7 +40,13 @@ def read_settings(path):
     rules.read(project_file.read(path), loading.manager().hook)
 
 
+JOURNAL = [
+    {"journal": 2, "run": "r", "place": {"device": "cpu"}},
+    {"finished": "t.py::a", "run": "r", "outcome": "passed", "report": {"repeat": "pytest t.py::a"}},
+    {"finished": "t.py::b", "run": "r", "outcome": "failed", "report": {}},
+]
 READERS = {
+    "journal": (journal.read, as_lines, JOURNAL),
     "durations of shards": (shards.seconds, as_json, RUN),
     "findings of bisect": (functools.partial(findings_of_a_search.read_journal, compare=None), as_json, [FOUND]),
     "finding": (read_finding, as_json, FINDING),

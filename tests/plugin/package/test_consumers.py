@@ -1,6 +1,5 @@
 """What this project writes, as the tools read it that it is for; the table of them is in docs/formats.md."""
 
-import json
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -53,17 +52,6 @@ def test_a_failure_of_a_test_that_is_made_for_a_routine_names_no_line_of_another
     failures = [one.text for one in ET.parse(done.folder / "run.xml").getroot().iter("failure")]
     assert failures
     assert not [text for text in failures if "  at " in text]
-
-
-def test_junit_shows_them_of_a_test_that_is_not_run_again(own, pytester):
-    written = own("--junitxml=first.xml").document
-    first = properties(pytester.path / "first.xml")
-    pytester.path.joinpath("before.json").write_text(json.dumps(written))
-    pytester.runpytest("--perf-device=cpu", "--perf-iters=3", "--benchmark-json=b.json", "--junitxml=first.xml")
-    pytester.runpytest(
-        "--perf-device=cpu", "--perf-iters=3", "--benchmark-json=b.json", "--junitxml=again.xml", "--perf-resume"
-    )
-    assert properties(pytester.path / "again.xml")["test_neg"] == first["test_neg"] != {}
 
 
 def test_a_plain_run_writes_its_tables_to_githubs_summary(own, pytester, monkeypatch):

@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 from declared import here
 from made import document, row
-from mutations import as_json, as_lines, as_text, few_and, put, said_of, texts
+from mutations import as_json, as_text, few_and, put, said_of, texts
 
 from pytest_flashinfer_perf import cli, loading
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.gate import rules
-from pytest_flashinfer_perf.session import journal
 from pytest_flashinfer_perf.settings import planting, project_file
 from pytest_flashinfer_perf.settings.project_file import ProjectFileError
 
@@ -144,12 +143,6 @@ def test_a_project_whose_tables_are_none_is_refused(tmp_path, text):
         project_file.find(tmp_path)
 
 
-JOURNAL = [
-    {"journal": 2, "run": "r", "place": {"device": "cpu"}},
-    {"started": "t.py::a", "identity": {"case": "a"}, "repeat": "pytest t.py::a"},
-    {"finished": "t.py::a", "run": "r", "outcome": "passed", "report": {"repeat": "pytest t.py::a"}},
-    {"finished": "t.py::b", "run": "r", "outcome": "failed", "report": {}},
-]
 SETTINGS = """
 [thresholds]
 "attention/decode*" = { slower = "2%", floor_us = 0.5, max_vs_backend = { backend = "fa2", ratio = 1.0 } }
@@ -168,13 +161,7 @@ def read_settings(path):
     project_file.read_quarantine(project)
 
 
-def resumed(path):
-    journal.started(path, "t.py::a")
-    journal.read(path)
-
-
 READERS = {
-    "journal": (resumed, as_lines, JOURNAL),
     "settings": (read_settings, as_text, SETTINGS),
     "slowdowns": (planting.read, as_json, {"t.py::a": 1e-6, "t.py::b": 2}),
 }

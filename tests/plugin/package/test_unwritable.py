@@ -58,7 +58,6 @@ def test_what_cannot_be_written_is_refused_before_anything_is_measured(own, opti
     done.stderr.re_match_lines([rf"ERROR: .*{name}: .*'.*{path}.*|.*: error: argument {name}: .*{path}"])
     assert "Traceback" not in done.stderr.str()
     assert not (own.path / "measured").exists()
-    assert not list(own.path.rglob("*.journal"))
 
 
 def is_text(option):
@@ -71,25 +70,6 @@ def test_an_empty_name_is_not_taken_for_none(own, option):
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines([f"ERROR: {option}: empty name: is a shell variable unset?"])
     assert not (own.path / "measured").exists()
-
-
-def test_without_a_cache_to_write_to_it_is_measured_all_the_same(own):
-    (own.path / ".pytest_cache").touch()
-    said = f"*--perf-resume could not go on with this run: {own.path / '.pytest_cache'} cannot be written.*"
-    done = own.runpytest(*QUICK, *SHOWN)
-    done.assert_outcomes(passed=1)
-    done.stdout.fnmatch_lines_random(["*test_own.py::test_own *", said])
-    resumed = own.runpytest(*QUICK, *SHOWN, "--perf-resume")
-    resumed.assert_outcomes(passed=1)
-    resumed.stdout.fnmatch_lines(["--perf-resume: no journal at pytest's cache, which is off or cannot be written, *"])
-    own.runpytest(*QUICK, "-W", "error", "-p", "no:cacheprovider").assert_outcomes(passed=1)
-
-
-def test_an_old_journal_of_somebody_else_is_no_reason_not_to_measure(own):
-    (own.path / ".pytest_cache" / "d" / "flashinfer-perf" / "run.journal").mkdir(parents=True)
-    done = own.runpytest(*QUICK, *SHOWN, "-n1")
-    done.assert_outcomes(passed=1)
-    done.stdout.fnmatch_lines(["*--perf-resume could not go on with this run: *.pytest_cache cannot be written.*"])
 
 
 def test_a_home_of_somebody_else_keeps_nothing_and_stops_nothing(hopper, tmp_path, monkeypatch):

@@ -8,10 +8,7 @@ from pytest_flashinfer_perf.plugin import options
 from pytest_flashinfer_perf.session.stash import CONFIRMS
 from pytest_flashinfer_perf.settings.option import Child
 
-ONCE = (
-    *("--perf-gate=nothing.json", "--perf-gate-strict", "--perf-gate-allow=gpu", "--perf-save-baseline=base"),
-    "--perf-resume",
-)
+ONCE = ("--perf-gate=nothing.json", "--perf-gate-strict", "--perf-gate-allow=gpu", "--perf-save-baseline=base")
 TAKES = "import scripted\nscripted.install(scripted.Scripted({seconds}))\n"
 
 

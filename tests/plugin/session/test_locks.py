@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pytest_flashinfer_perf.session import gpu_lock, setup, workers
+from pytest_flashinfer_perf.session import gpu_lock, setup
 from pytest_flashinfer_perf.settings.settings import Settings
 
 
@@ -70,13 +70,11 @@ class Needs:
 
 
 @pytest.mark.parametrize("needs", [("GPU-0",), ("GPU-0", "GPU-1")])
-def test_gpus_that_tests_share_are_locked_for_each_test(pytester, folder, hopper, monkeypatch, needs):
-    """And for the session, where there is one GPU, or no test names those that it needs."""
+def test_gpus_that_tests_share_are_locked_for_each_test(pytester, folder, hopper, needs):
+    """And for the session, where no test names those that it needs."""
     alone, wide = items = pytester.getitems("def test_alone(): pass\ndef test_wide(): pass")
     alone.config.pluginmanager.register(Needs(*needs))
-    for seen, shares in ((["GPU-0"], False), (["GPU-0", "GPU-1"], True)):
-        monkeypatch.setattr(workers, "gpus_of_session", lambda seen=seen: seen)
-        assert (setup.share_gpus(items, hopper), setup.share_gpus([alone], hopper)) == (shares, False)
+    assert (setup.share_gpus(items, hopper), setup.share_gpus([alone], hopper)) == (True, False)
     alone.config.stash[setup.BY_CASE] = True
     for item, names in ((alone, ("GPU-0",)), (wide, needs)):
         with setup.turn(item, Settings(), hopper):

@@ -3,28 +3,12 @@
 import json
 
 import pytest
+from sessions import AGAIN
 
 from pytest_flashinfer_perf import cli
 
 QUICK = ("-p", "no:cacheprovider", "--benchmark-quiet", "--perf-iters=5", "--perf-device=cpu")
 
-# As pytest-rerunfailures does it: a failure that is run again is reported as an outcome of its own.
-AGAIN = """
-import pytest
-from _pytest.runner import runtestprotocol
-
-@pytest.hookimpl
-def pytest_runtest_protocol(item, nextitem):
-    for left in (1, 0):
-        for report in runtestprotocol(item, nextitem=nextitem, log=False):
-            is_repeated = left and report.failed
-            report.outcome = "rerun" if is_repeated else report.outcome
-            item.ihook.pytest_runtest_logreport(report=report)
-            if is_repeated:
-                break
-        else:
-            return True
-"""
 PROGRAM = """
 import pytest, torch
 from pytest_flashinfer_perf.session import benchmark_rows
@@ -104,11 +88,3 @@ def test_the_last_attempt_is_judged(again, pytester):
     done = again("--perf-gate=run.json", "--perf-gate-allow=invalid", *SOUND)
     assert "INVALID" not in done.stdout.str()
     assert "fail" not in done.stdout.str().partition("= flashinfer-perf gate =")[2]
-
-
-def test_a_resumed_run_keeps_the_last_attempt(again, pytester):
-    again("--benchmark-json=run.json", "-k", "teardown")
-    first = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
-    done = again("--benchmark-json=run.json", "-k", "teardown", "--perf-resume")
-    done.stdout.fnmatch_lines(["--perf-resume: 1 finished case of * not run again"])
-    assert json.loads((pytester.path / "run.json").read_text())["benchmarks"] == first

@@ -78,3 +78,22 @@ def sameness(row):
     kept = {name: value for name, value in row["extra_info"].items() if name not in OF_A_RUN}
     stats = {name: row["stats"][name] for name in ("rounds", "iterations")}
     return {**row, "stats": stats, "extra_info": kept}
+
+
+# As pytest-rerunfailures does it: a failure that is run again is reported as an outcome of its own.
+AGAIN = """
+import pytest
+from _pytest.runner import runtestprotocol
+
+@pytest.hookimpl
+def pytest_runtest_protocol(item, nextitem):
+    for left in (1, 0):
+        for report in runtestprotocol(item, nextitem=nextitem, log=False):
+            is_repeated = left and report.failed
+            report.outcome = "rerun" if is_repeated else report.outcome
+            item.ihook.pytest_runtest_logreport(report=report)
+            if is_repeated:
+                break
+        else:
+            return True
+"""

@@ -14,9 +14,9 @@ from step_runs import TINY
 from torch.distributed import _symmetric_memory
 
 from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.extensions.many import gpus
 from pytest_flashinfer_perf.extensions.ranks import asked, group, joined, pytest_perf_devices
 from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.session import workers
 
 ROOT = Path(__file__).parents[4]
 EXAMPLE = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "ranks.md").read_text(), re.DOTALL)[1]
@@ -265,7 +265,7 @@ def test_memory_that_ranks_share_for_a_barrier_never_has_multicast(monkeypatch, 
 
 @pytest.mark.parametrize(("seen", "locked"), [([], []), (["GPU-0", "GPU-1", "GPU-2"], ["GPU-0", "GPU-1"])])
 def test_a_test_has_as_many_of_the_sessions_gpus_as_it_has_ranks(pytester, monkeypatch, seen, locked):
-    monkeypatch.setattr(workers, "gpus_of_session", lambda: seen)
+    monkeypatch.setattr(gpus, "of_session", lambda: seen)
     tests = "import pytest\ndef test_one(): pass\n@pytest.mark.perf_ranks(2)\ndef test_two(): pass"
     assert list(map(pytest_perf_devices, pytester.getitems(tests))) == [None, locked]
 

@@ -1,4 +1,4 @@
-"""The journal: a line for each case that is started or finished, on disk before the next one starts.
+"""The journal: a line for each case that is finished, on disk before the next one starts.
 
 Every process that runs cases adds its lines itself, so that what one of them has finished is there whoever dies next.
 A journal is of one run, and of those that resume it; its lines are JSON.
@@ -10,22 +10,15 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.rows import fields, run_file
-from pytest_flashinfer_perf.rows.fields import FieldError
-from pytest_flashinfer_perf.rows.formatting import counted
-from pytest_flashinfer_perf.rows.row import Identity
-from pytest_flashinfer_perf.session import reports
-from pytest_flashinfer_perf.session.reports import CaseReport
-from pytest_flashinfer_perf.session.stash import repeat
+from pytest_flashinfer_perf.api import FlashinferPerfError, fields, reports, setup
 
 SCHEMA = 2
 BEGIN = '{"journal"'
@@ -36,14 +29,9 @@ class JournalError(FlashinferPerfError):
     """The journal cannot be resumed; the message says why."""
 
 
-def json_of(config: pytest.Config) -> Path | None:
-    asked = config.getoption("benchmark_json", None)
-    return config.invocation_params.dir / asked if asked else None
-
-
 def path_of(config: pytest.Config) -> Path | None:
     """Beside the JSON, else in pytest's cache; nowhere where that is switched off or cannot be made."""
-    beside = json_of(config)
+    beside = setup.json_of(config)
     if beside is not None:
         return beside.with_name(f"{beside.name}.journal")
     cache = getattr(config, "cache", None)
@@ -51,14 +39,6 @@ def path_of(config: pytest.Config) -> Path | None:
         return cache.mkdir("flashinfer-perf") / "run.journal" if cache is not None else None
     except OSError:
         return None
-
-
-@dataclass(frozen=True)
-class Started:
-    """A case whose test has begun, and the commands that run it again."""
-
-    identity: Identity
-    repeat: str
 
 
 class Journal:
@@ -90,9 +70,6 @@ class Journal:
             os.write(self._file, b"\n")
         self._write({"journal": SCHEMA, "run": run, "place": place})
 
-    def started(self, test: str, case: Started) -> None:
-        self._add({"started": test, **fields.written(case)})
-
     def finished(self, report: pytest.TestReport) -> None:
         kept = reports.written(reports.of(report))
         self._add({"finished": report.nodeid, "run": self._run, "outcome": report.outcome, "report": kept})
@@ -120,7 +97,7 @@ class Journal:
         os.close(self._file)
 
 
-# A journal is read by the run that resumes it, and where a case has ended its process.
+# A journal is read by the run that resumes it.
 
 
 @dataclass(frozen=True)
@@ -130,7 +107,7 @@ class Past:
     path: Path
     run: str
     places: tuple[Mapping[str, Any], ...]
-    finished: Mapping[str, CaseReport] = field(repr=False)
+    finished: Mapping[str, reports.CaseReport] = field(repr=False)
 
     @property
     def repeats(self) -> dict[str, str]:
@@ -152,13 +129,13 @@ def read(path: Path) -> Past | None:
         return Past(path, run, places, _finished(entry for entry in entries if entry.get("run") == run))
     except FileNotFoundError:
         return None
-    except (OSError, LookupError, TypeError, FieldError) as error:
+    except (OSError, LookupError, TypeError, fields.FieldError) as error:
         raise JournalError(f"{path} is no journal ({error!r}): leave out --perf-resume, or remove it") from error
 
 
-def _finished(entries: Iterable[Mapping[str, Any]]) -> dict[str, CaseReport]:
+def _finished(entries: Iterable[Mapping[str, Any]]) -> dict[str, reports.CaseReport]:
     """The first measurement of each, where nothing failed later: its teardown, or itself when it was measured again."""
-    done: dict[str, CaseReport] = {}
+    done: dict[str, reports.CaseReport] = {}
     for entry in entries:
         if entry.get("outcome") == "passed" and entry["report"]:
             done.setdefault(entry["finished"], reports.read(entry["report"], entry["finished"]))
@@ -183,78 +160,3 @@ def _parsed(line: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return entry if isinstance(entry, dict) else None
-
-
-def started(path: Path, test: str) -> Started | None:
-    """The last start of this test."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    found = (line for line in reversed(lines) if line.startswith('{"started"'))
-    entry = next((entry for line in found if (entry := _parsed(line)) and entry["started"] == test), None)
-    return fields.read(Started, entry, str(path)) if entry else None
-
-
-# `--perf-resume`: cases that an earlier run finished pass again with what it measured, and the rest is run.
-
-
-class SkipFinished:
-    """Lets finished tests pass without being set up or called, in the process that runs tests.
-
-    Only once each, since the gate may measure one of them again.
-    """
-
-    def __init__(self, finished: Mapping[str, str]) -> None:
-        self._finished = dict(finished)
-        self._kept: str | None = None
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        known = self._finished.pop(item.nodeid, None)
-        self._kept = item.nodeid if known is not None and known == repeat(item) else None
-        if self._kept is not None:
-            pytest.skip("instead of setting it up")
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
-        return True if pyfuncitem.nodeid == self._kept else None
-
-    @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        report = yield
-        if item.nodeid == self._kept and report.when == "setup":
-            report.outcome, report.longrepr = "passed", None
-        if item.nodeid == self._kept and report.when == "call":
-            reports.add(report, is_kept=True)
-        return report
-
-
-class Restorer:
-    """Gives the report of a finished test the row that was measured earlier, in the process that gathers rows."""
-
-    def __init__(self, past: Past, notes: list[str]) -> None:
-        self._past = past
-        self._notes = notes
-        self._kept: set[str] = set()
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if reports.of(report).is_kept:
-            self._kept.add(report.nodeid)
-            finished = replace(self._past.finished[report.nodeid], is_kept=True)
-            setattr(report, reports.NAME, finished)
-        row = self._past.finished[report.nodeid].row if report.nodeid in self._kept else None
-        if row is not None:
-            run_file.put(row, report.user_properties)
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
-        if exitstatus != pytest.ExitCode.USAGE_ERROR:
-            kept = counted(len(self._kept), "finished case")
-            self._notes.append(f"--perf-resume: {kept} of {self._past.path} not run again")
-
-
-def differences(places: Sequence[Mapping[str, Any]], place: Mapping[str, Any]) -> list[str]:
-    """The differences between this place and the journal's last one; none if any of its places is as this one."""
-    if not places or place in places:
-        return []
-    then = places[-1]
-    return [f"{name} was {then.get(name)}, is {place.get(name)}" for name in place if then.get(name) != place.get(name)]

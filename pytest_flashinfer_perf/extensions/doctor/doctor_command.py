@@ -9,14 +9,20 @@ from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf.cli.commands import add_json, parser_of, show_json
+from pytest_flashinfer_perf.api import (
+    Device,
+    capability,
+    commands,
+    devices,
+    formatting,
+    instruments,
+    printing,
+    provenance,
+    requirements,
+)
 from pytest_flashinfer_perf.engine import peaks
-from pytest_flashinfer_perf.engine.instruments import INSTRUMENTS
-from pytest_flashinfer_perf.machine import capability, devices, implementations, nvrtc, provenance, requirements
-from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.printing import show
+from pytest_flashinfer_perf.machine import implementations, nvrtc
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.rows.formatting import grouped, software, wrapped
 
 EXAMPLE = """examples:
   flashinfer-perf doctor
@@ -31,14 +37,14 @@ SUBJECT = re.compile(r"^\S+ (?=needs\b)| of \S+( with backend \S+)?(?= on )")
 
 def main(arguments: Sequence[str]) -> int:
     """Return 0 if something can be measured on a GPU, by a complete FlashInfer if there is one, else 1."""
-    parser = parser_of("doctor", DESCRIPTION, EXAMPLE)
-    add_json(parser)
+    parser = commands.parser_of("doctor", DESCRIPTION, EXAMPLE)
+    commands.add_json(parser)
     args = parser.parse_args(arguments)
     facts = examine()
     if args.as_json:
-        show_json(facts)
+        commands.show_json(facts)
     else:
-        show(lines(facts))
+        printing.show(lines(facts))
     return 0 if facts["measures_on_gpu"] and not facts["unmet"] else 1
 
 
@@ -47,7 +53,7 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
         yield from _titled(gpu["device"], _gpu(gpu))
     if facts["no_gpu"]:
         yield from _titled("GPU", f"none: {facts['no_gpu']}")
-    yield from _titled("software", software(facts["software"]))
+    yield from _titled("software", formatting.software(facts["software"]))
     if facts["flashinfer"]:
         yield from _titled("", facts["flashinfer"])
     yield from _requirements(facts)
@@ -103,20 +109,20 @@ def _caches(caches: Mapping[str, Any]) -> Iterator[str]:
 def _routines(routines: Mapping[str, Mapping[str, str | None]]) -> Iterator[str]:
     for name, backends in routines.items():
         able = " ".join(backend for backend, reason in backends.items() if reason is None) or "none"
-        yield from wrapped(f"{name}: {able}", 2)
+        yield from formatting.wrapped(f"{name}: {able}", 2)
 
 
 def _why_not(routines: Mapping[str, Mapping[str, str | None]]) -> Iterator[str]:
     """Each reason once, with all routines and backends that it holds for."""
     reasons = [(name, b, reason) for name, backends in routines.items() for b, reason in backends.items() if reason]
-    for reason, alike in grouped(reasons, lambda one: SUBJECT.sub("", one[2])):
-        yield from wrapped(f"no: {reason}", 4)
+    for reason, alike in formatting.grouped(reasons, lambda one: SUBJECT.sub("", one[2])):
+        yield from formatting.wrapped(f"no: {reason}", 4)
         if reason.startswith("needs"):  # of a backend, in whatever routine
             whose = " ".join(dict.fromkeys(backend for _, backend, _ in alike))
         else:
-            by_routine = grouped(alike, lambda one: one[0])
+            by_routine = formatting.grouped(alike, lambda one: one[0])
             whose = "; ".join(f"{routine}: {' '.join(b for _, b, _ in ones)}" for routine, ones in by_routine)
-        yield from wrapped(f"    {whose}", 4)
+        yield from formatting.wrapped(f"    {whose}", 4)
 
 
 def _verdict(facts: Mapping[str, Any]) -> str:
@@ -126,7 +132,7 @@ def _verdict(facts: Mapping[str, Any]) -> str:
 
 
 def _titled(title: str, text: str) -> list[str]:
-    return wrapped(f"{title:<{INDENT}}{text}", INDENT)
+    return formatting.wrapped(f"{title:<{INDENT}}{text}", INDENT)
 
 
 # Examine this machine: its devices, software, instruments and caches, and each routine x backend.
@@ -159,7 +165,7 @@ def facts_about(device: Device, gpus: list[Device], seen: Mapping[str, Facts]) -
         "flashinfer": capability.flashinfer_import_error(),
         "requirements": requirements.versions(),
         "unmet": [{**u._asdict(), "then": implementations.without(u.name, is_there=there[u.name])} for u in unmet],
-        "instruments": {name: one.missing(device) for name, one in INSTRUMENTS.items()},
+        "instruments": {name: one.missing(device) for name, one in instruments.INSTRUMENTS.items()},
         "clock_pass": capability.missing((capability.gpu("the clock pass"), nvrtc.missing), device),
         "caches": {"roof": str(roof) if roof else None, "kernels": _kernels()},
         "routines": routines,

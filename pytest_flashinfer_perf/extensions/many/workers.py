@@ -1,33 +1,37 @@
-"""xdist's workers on this machine: one for each GPU, pinned to it, and replaced when it dies."""
+"""xdist's workers on this machine: one for each GPU, pinned to it, and replaced when it dies.
+
+`Controller` is in the main process, `Worker` in each of them. A worker that dies can report nothing: it has written
+which case it began to a file, to which Python's faulthandler adds its last words, and the controller reads it.
+"""
 
 from __future__ import annotations
 
-import functools
+import faulthandler
 import json
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
-from pytest_flashinfer_perf.errors import is_installed
-from pytest_flashinfer_perf.machine import another_process, builds
-from pytest_flashinfer_perf.machine.another_process import NoAnswerError
+from pytest_flashinfer_perf.api import SETTINGS, builds, fields, reports, setup, stash
+from pytest_flashinfer_perf.extensions.many import gpus
+from pytest_flashinfer_perf.extensions.many.gpus import ALL_GPUS, GPU_WORKERS, VISIBLE
 from pytest_flashinfer_perf.rows.row import Identity
-from pytest_flashinfer_perf.session import case_endings, journal, reports, stash
+from pytest_flashinfer_perf.session import case_endings
 from pytest_flashinfer_perf.session.case_endings import Death
-from pytest_flashinfer_perf.settings.option import GPU_WORKERS
 from pytest_flashinfer_perf.spec import flags
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-ALL_GPUS = "FLASHINFER_PERF_GPUS"  # those of the session, in a worker that sees one of them
 BRIEF, REFUSED = "flashinfer_perf", "flashinfer_perf_refused"
+POISONED = 70  # a worker's exit code; why it ended is in the report that it sent before
+BEGUN = '{"begun"'
 AS_OFTEN_AS_NEEDED = "1000000"  # each worker that dies has cost a case, and there are no more of them than cases
 MOST_STILLBORN = 3
 ONE_HOST = "workers of another host: a run is spread over hosts by --perf-shard, and joined by flashinfer-perf merge"
@@ -43,68 +47,21 @@ DIST = {
 
 @dataclass(frozen=True)
 class WorkerBrief:
-    """What the controller sends to a worker: the run's id, finished cases, modules that do not compile, what to
-    refuse, and the file for last words.
-    """
+    """What the controller sends to a worker: what does not compile, what to refuse, and the file for last words."""
 
-    run: str = ""
-    finished: Mapping[str, str] = field(default_factory=dict)
-    places: tuple[Mapping[str, Any], ...] = ()
     broken: Mapping[str, str] = field(default_factory=dict)
     dist: str | None = None
     gpu: str | None = None
     words: str | None = None
 
-    @classmethod
-    def of(cls, config: pytest.Config) -> WorkerBrief | None:
-        """The data, None in a process that is not a worker."""
-        given = getattr(config, "workerinput", None)
-        if given is None:
-            return None
-        values: dict[str, Any] = json.loads(given.get(BRIEF, "{}"))
-        return cls(**{**values, "places": tuple(values.get("places", ()))})
 
+@dataclass(frozen=True)
+class BegunCase:
+    """A case whose test has begun, and the commands that run it again."""
 
-def number(config: pytest.Config) -> int | None:
-    """The number of workers for `-n auto`, if the project lets this plugin decide."""
-    device = config.getoption("perf_device")
-    if not config.getini(GPU_WORKERS) or device == "cpu:any" or "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
-        return None
-    return max(1, len(gpus(device)))
-
-
-def gpus(device: str) -> list[str]:
-    """The GPUs as CUDA_VISIBLE_DEVICES names them, found without creating a context."""
-    if device.startswith("cpu") or not is_installed("torch"):
-        return []
-    import torch
-
-    count = torch.cuda.device_count()
-    visible = os.environ.get(VISIBLE, "")
-    named = visible.split(",")[:count] if visible else [str(index) for index in range(count)]
-    return named if device in ("auto", "cuda") else named[:1]
-
-
-def gpus_of_session() -> list[str]:
-    """The UUIDs of all GPUs that the session may use: a worker sees only its own."""
-    import torch
-
-    return _uuids(os.environ.get(ALL_GPUS, os.environ.get(VISIBLE))) if torch.cuda.device_count() else []
-
-
-@functools.cache
-def _uuids(visible: str | None) -> list[str]:
-    """Asked of another process, since what a process can see is settled when it first looks."""
-    program = (
-        "import json, torch; count = torch.cuda.device_count(); "
-        "print(json.dumps([f'GPU-{torch.cuda.get_device_properties(i).uuid}' for i in range(count)]))"
-    )
-    try:
-        told = another_process.answer(program, **({} if visible is None else {VISIBLE: visible}))
-    except NoAnswerError as error:
-        raise NoAnswerError(f"the GPUs of this host could not be listed: {error}") from error
-    uuids: list[str] = json.loads(told.splitlines()[-1])
-    return uuids
+    begun: str
+    identity: Identity
+    repeat: str
 
 
 def pin(specs: Iterable[Any], names: Sequence[str]) -> None:
@@ -141,10 +98,9 @@ def obstacle(spec: Any, specs: Sequence[Any], names: Sequence[str], *, opted_in:
 class Controller:
     """Starts the workers and collects their reports, in the main process."""
 
-    def __init__(self, config: pytest.Config, brief: WorkerBrief) -> None:
+    def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._brief = brief
-        self._opted_in = bool(config.getini(GPU_WORKERS))
+        self._opted_in = gpus.are_shared_out(config)
         self._specs: Sequence[Any] = ()
         self._gpus: list[str] = []
         self._collected: set[str] = set()
@@ -171,14 +127,13 @@ class Controller:
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
         self._specs = specs
         if self._opted_in:
-            self._gpus = gpus(self._config.getoption("perf_device"))
+            self._gpus = gpus.seen(self._config.getoption("perf_device"))
             pin(specs, self._gpus)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         spec = node.gateway.spec
-        brief = replace(
-            self._brief,
+        brief = WorkerBrief(
             broken=dict(builds.broken),
             dist=refusal(self._config.option.dist, spec),
             gpu=obstacle(spec, self._specs, self._gpus, opted_in=self._opted_in),
@@ -219,46 +174,110 @@ class Controller:
         if crashitem in self._poisoned:
             report.outcome, report.when, report.longrepr = "passed", "teardown", None
             return
-        death = self._death(report.node.gateway)
-        if death is None:
+        words = self._words / f"{report.node.gateway.id}.txt"
+        if not words.exists():  # of one without cases, for which xdist's message is enough
             return
-        path = journal.path_of(self._config)
-        started = journal.started(path, crashitem) if path else None
-        again = flags.join(["pytest", stash.as_typed(self._config, report.nodeid)])
+        process, case, last = _last_words(words, crashitem)
+        death = case_endings.of_death(last, self._config.getoption("perf_timeout"), case_endings.exit_code(process))
+        self._describe(report, death, case)
+
+    def _describe(self, report: pytest.TestReport, death: Death, case: BegunCase | None) -> None:
+        again = case.repeat if case else flags.join(["pytest", stash.as_typed(self._config, report.nodeid)])
         report.when, report.location = "call", (report.location[0], None, report.nodeid.partition("::")[2])
         report.longrepr = f"{death.outcome}: {death.sentence}"
         report.sections.append(("ended with", death.outcome))
         report.sections += [("last words", death.words)] if death.words else []
-        report.sections.append(("run it again", started.repeat if started else again))
+        report.sections.append(("run it again", again))
         reports.add(report, ended=death.outcome)
-        identity = started.identity if started else Identity(case=report.nodeid)
+        identity = case.identity if case else Identity(case=report.nodeid)
         reports.add(report, unmeasured=reports.unmeasured_of(report, identity))
 
-    def _death(self, gateway: Any) -> Death | None:
-        """How a worker died; None for one without cases, for which xdist's message is enough."""
-        words = self._words / f"{gateway.id}.txt"
-        if not words.exists():
-            return None
-        process, _, last = words.read_text(errors="replace").partition("\n")
-        return case_endings.of_death(last, self._config.getoption("perf_timeout"), case_endings.exit_code(int(process)))
+
+def _last_words(path: Path, test: str) -> tuple[int, BegunCase | None, str]:
+    """The process that wrote the file, its last case if it is this test, and what it wrote after that."""
+    process, *lines = path.read_text(errors="replace").splitlines(keepends=True)
+    begun = max((at for at, line in enumerate(lines) if line.startswith(BEGUN)), default=-1)
+    case = fields.read(BegunCase, json.loads(lines[begun]), str(path)) if begun >= 0 else None
+    return int(process), case if case and case.begun == test else None, "".join(lines[begun + 1 :])
 
 
-class WorkerErrorRelay:
-    """Sends a worker's usage errors to the controller, which raises them; xdist would only report a lost worker."""
+class Worker:
+    """Is told what the controller knows, and tells it what it could not by a report."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        given: Any = config
+        self._config = config
+        self._brief = WorkerBrief(**json.loads(given.workerinput.get(BRIEF, "{}")))
+        self._words: IO[str] | None = None
+        self._rows_alone = False
+        builds.broken.update(self._brief.broken)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_collection(self, session: pytest.Session) -> Generator[None, object, object]:
-        with usage_errors_sent(session.config):
+    def pytest_collection(self) -> Generator[None, object, object]:
+        with _usage_errors_sent(self._config):
             return (yield)
 
-    pytest_runtestloop = pytest_collection
+    @pytest.hookimpl(specname="pytest_runtestloop", wrapper=True)
+    def pytest_runtestloop_relayed(self) -> Generator[None, object, object]:
+        with _usage_errors_sent(self._config):
+            return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        """Before the device is waited for."""
+        measured = [item for item in session.items if stash.measures(item)]
+        others = (item for item in session.items if item not in measured)
+        self._rows_alone = not any("benchmark" in getattr(item, "fixturenames", ()) for item in others)
+        if measured:
+            refuse(self._config, self._brief)
+            self._write_last_words()
+
+    def _write_last_words(self) -> None:
+        if self._brief.words is not None:
+            self._words = self._config.stash[setup.WORDS] = Path(self._brief.words).open("w", encoding="utf-8")  # noqa: SIM115 - open until this process ends
+            self._write(f"{os.getpid()}\n")
+            faulthandler.enable(self._words)
+
+    def _write(self, text: str) -> None:
+        if self._words is not None:
+            self._words.write(text)
+            self._words.flush()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        if stash.measures(item):
+            case = BegunCase(item.nodeid, stash.identity(item), stash.repeat(item, from_here=True))
+            self._write(f"{json.dumps(fields.written(case))}\n")
+        return (yield)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """End this process if its CUDA context is lost, after its report is sent and before it takes another case."""
+        if reports.of(report).is_poisoned:
+            os._exit(POISONED)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_unconfigure(self) -> None:
+        """Ignore pytest-benchmark's warning that it is off in workers: the controller records their rows."""
+        if self._rows_alone:
+            warnings.filterwarnings("ignore", message="Benchmarks are automatically disabled because xdist")
+
+
+def refuse(config: pytest.Config, brief: WorkerBrief) -> None:
+    settings = config.stash[SETTINGS]
+    if not setup.is_timed(config, settings):
+        return
+    if brief.dist:
+        raise pytest.UsageError(brief.dist)
+    if brief.gpu and gpus.seen(settings.device):
+        raise pytest.UsageError(brief.gpu)
 
 
 @contextmanager
-def usage_errors_sent(config: Any) -> Iterator[None]:
-    """From a worker to the controller; anywhere else nothing but raised."""
+def _usage_errors_sent(config: Any) -> Iterator[None]:
+    """To the controller, which raises them: xdist would only report a lost worker."""
     try:
         yield
     except pytest.UsageError as error:
-        getattr(config, "workeroutput", {})[REFUSED] = str(error)
+        config.workeroutput[REFUSED] = str(error)
         raise

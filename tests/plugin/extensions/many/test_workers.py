@@ -7,9 +7,11 @@ import pytest
 import torch
 from sessions import CASES, ENDED, GPUS, OPTED_IN, case, document, rows, sameness
 
+from pytest_flashinfer_perf.extensions.many import gpus, workers
+from pytest_flashinfer_perf.extensions.many.workers import WorkerBrief
 from pytest_flashinfer_perf.machine import builds, devices
-from pytest_flashinfer_perf.session import setup, workers
-from pytest_flashinfer_perf.session.workers import WorkerBrief
+from pytest_flashinfer_perf.session.stash import SETTINGS
+from pytest_flashinfer_perf.settings.settings import Settings
 
 QUICK = ("--perf-iters=3", "--perf-warmup=1", "--perf-timeout=20", "--benchmark-group-by=func")
 
@@ -84,17 +86,20 @@ def test_a_journal_that_cannot_be_written_is_one_error(many):
     done.stderr.fnmatch_lines(["ERROR: *Is a directory: *run.json.journal*"])
 
 
-def test_only_load_distributes_what_is_timed_and_only_here(cpu, hopper):
+def test_only_load_distributes_what_is_timed_and_only_here(pytester, monkeypatch):
+    config = pytester.parseconfigure()
+    config.stash[SETTINGS] = Settings()
     here = execnet.XSpec("popen")
     assert [workers.refusal(dist, here) for dist in ("load", "no")] == [None, None]
     for dist in ("each", "loadscope", "loadfile", "loadgroup", "worksteal"):
         with pytest.raises(pytest.UsageError, match=f"^--dist={dist}: .*; say --dist=load"):
-            setup.refuse(WorkerBrief(dist=workers.refusal(dist, here)), cpu)
+            workers.refuse(config, WorkerBrief(dist=workers.refusal(dist, here)))
     for elsewhere in ("ssh=host", "popen//via=host"):
         assert "--perf-shard" in workers.refusal("load", execnet.XSpec(elsewhere))
+    workers.refuse(config, WorkerBrief(gpu="shared"))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     with pytest.raises(pytest.UsageError, match="shared"):
-        setup.refuse(WorkerBrief(gpu="shared"), hopper)
-    setup.refuse(WorkerBrief(gpu="shared"), cpu)
+        workers.refuse(config, WorkerBrief(gpu="shared"))
 
 
 @pytest.mark.parametrize(("dist", "restarts"), [("load", workers.AS_OFTEN_AS_NEEDED), ("loadfile", None)])
@@ -131,11 +136,13 @@ def test_each_worker_has_a_gpu_of_its_own_or_says_why_not(specs, gpus, pinned, s
 def test_what_does_not_compile_is_told_to_workers(monkeypatch, request):
     broken = {"gemm": "a.cu(7): error"}
     monkeypatch.setattr(builds, "broken", broken)
-    option = SimpleNamespace(dist="load", tx=["popen"])
-    config = SimpleNamespace(getini=lambda _: False, option=option, add_cleanup=request.addfinalizer)
+    option = SimpleNamespace(dist="load", tx=["popen"], maxworkerrestart=None, maxschedchunk=None)
+    config = SimpleNamespace(getini=lambda _: True, option=option, add_cleanup=request.addfinalizer)
     node = SimpleNamespace(gateway=SimpleNamespace(id="gw0", spec=execnet.XSpec("popen")), workerinput={})
-    workers.Controller(config, WorkerBrief()).pytest_configure_node(node)
-    assert WorkerBrief.of(SimpleNamespace(workerinput=node.workerinput)).broken == broken
+    workers.Controller(config).pytest_configure_node(node)
+    monkeypatch.setattr(builds, "broken", {})
+    workers.Worker(SimpleNamespace(workerinput=node.workerinput))
+    assert builds.broken == broken
 
 
 @pytest.mark.parametrize(
@@ -154,7 +161,7 @@ def test_workers_stay_inside_of_the_callers_gpus(monkeypatch, visible, device, k
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert workers.gpus(device) == known
+    assert gpus.seen(device) == known
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+import xml.etree.ElementTree as ET
 
 import pytest
 from made import typed
-from sessions import CASES, rows
+from sessions import AGAIN, CASES, rows
 
-from pytest_flashinfer_perf.rows.row import Identity
-from pytest_flashinfer_perf.session import journal, reports
-from pytest_flashinfer_perf.session.journal import Journal, JournalError, Started, differences
+from pytest_flashinfer_perf.extensions.resume import journal
+from pytest_flashinfer_perf.extensions.resume.journal import Journal, JournalError
+from pytest_flashinfer_perf.extensions.resume.resuming import differences
+from pytest_flashinfer_perf.session import reports
 
 QUICK = ("--perf-iters=3", "--perf-warmup=1", "--perf-device=cpu", "--benchmark-json=run.json", "-k", "planted")
 
@@ -184,7 +186,6 @@ def path(tmp_path):
     written = tmp_path / "run.journal"
     journal = Journal(written, "first", {"gpu": "H200"})
     for test in ("a", "b"):
-        journal.started(test, Started(Identity(case=test), f"pytest {test}"))
         journal.finished(report(test))
     journal.finished(report("c", "failed"))
     journal.close()
@@ -237,13 +238,11 @@ def test_a_journal_whose_first_line_has_no_room_is_not_left(tmp_path):
 def test_a_journal_is_of_one_run_and_says_when_it_cannot_be_read(path):
     past = journal.read(path)
     assert (past.run, set(past.finished), past.places) == ("first", {"a", "b"}, ({"gpu": "H200"},))
-    assert journal.started(path, "b").repeat == "pytest b"
-    assert journal.started(path, "nobody") is None
     assert differences(past.places, {"gpu": "H200"}) == []
     assert differences(past.places, {"gpu": "B200"}) == ["gpu was H200, is B200"]
     spoilt = path.read_text().replace('{"finished": "a"', '{"finished: "a"')
     path.write_text(spoilt)
-    with pytest.raises(JournalError, match=r"run\.journal:3: not a line of a journal"):
+    with pytest.raises(JournalError, match=r"run\.journal:2: not a line of a journal"):
         journal.read(path)
     path.write_text("[1]\n")
     with pytest.raises(JournalError, match="no journal of this version"):
@@ -255,3 +254,63 @@ def test_a_journal_is_of_one_run_and_says_when_it_cannot_be_read(path):
     assert journal.read(path.with_name("other")) is None
     with pytest.raises(JournalError, match="IsADirectoryError"):
         journal.read(path.parent)
+
+
+def test_the_last_attempt_of_a_test_is_kept(pytester):
+    pytester.makeconftest(AGAIN)
+    pytester.makepyfile("""
+        import pytest, torch
+        ATTEMPTS = []
+
+        @pytest.fixture
+        def ends_badly_once():
+            ATTEMPTS.append(1)
+            yield
+            assert len(ATTEMPTS) == 2
+
+        def test_own(perf, ends_badly_once): perf.time(torch.neg, torch.ones(8))
+    """)
+    few, written = ("--perf-device=cpu", "--perf-iters=3", "--benchmark-json=run.json"), []
+    for again in ((), ("--perf-resume",)):
+        done = pytester.runpytest(*few, *again)
+        written.append(rows(pytester))
+    done.stdout.fnmatch_lines(["--perf-resume: 1 finished case of * not run again"])
+    assert written[0] == written[1] != {}
+
+
+# Where it cannot be written.
+
+SHOWN = ("--perf-device=cpu", "--perf-iters=3", "-W", "default::pytest.PytestWarning")
+
+
+@pytest.fixture
+def own(pytester):
+    pytester.makepyfile(test_own="import torch\ndef test_own(perf): perf.time(torch.neg, torch.ones(8))\n")
+    return pytester
+
+
+def test_without_a_cache_to_write_to_it_is_measured_all_the_same(own):
+    (own.path / ".pytest_cache").touch()
+    said = f"*--perf-resume could not go on with this run: {own.path / '.pytest_cache'} cannot be written.*"
+    done = own.runpytest(*SHOWN)
+    done.assert_outcomes(passed=1)
+    done.stdout.fnmatch_lines_random(["*test_own.py::test_own *", said])
+    resumed = own.runpytest(*SHOWN, "--perf-resume")
+    resumed.assert_outcomes(passed=1)
+    resumed.stdout.fnmatch_lines(["--perf-resume: no journal at pytest's cache, which is off or cannot be written, *"])
+    own.runpytest(*SHOWN[:2], "-W", "error", "-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_an_old_journal_of_somebody_else_is_no_reason_not_to_measure(own):
+    (own.path / ".pytest_cache" / "d" / "flashinfer-perf" / "run.journal").mkdir(parents=True)
+    done = own.runpytest(*SHOWN, "-n1")
+    done.assert_outcomes(passed=1)
+    done.stdout.fnmatch_lines(["*--perf-resume could not go on with this run: *.pytest_cache cannot be written.*"])
+
+
+def test_junit_shows_the_numbers_of_a_test_that_is_not_run_again(own):
+    shown = []
+    for again in ((), ("--perf-resume",)):
+        own.runpytest(*SHOWN[:2], "--benchmark-json=b.json", "--junitxml=run.xml", *again)
+        shown.append([dict(one.items()) for one in ET.parse(own.path / "run.xml").getroot().iter("property")])
+    assert shown[0] == shown[1] != []

@@ -8,8 +8,8 @@ import pytest
 from declared import OPTIONS
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.cli.commands import doctor
-from pytest_flashinfer_perf.cli.commands import doctor as told
+from pytest_flashinfer_perf.extensions.doctor import doctor_command as doctor
+from pytest_flashinfer_perf.extensions.doctor import doctor_command as told
 from pytest_flashinfer_perf.machine import capability, provenance
 from pytest_flashinfer_perf.routines import all_routines
 

@@ -1,0 +1,48 @@
+"""`--perf-resume`: an interrupted run goes on. Each run keeps a journal, from which the next one may."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from pytest_flashinfer_perf.api import Child, Option, option
+
+OPTIONS = (
+    option(
+        "--perf-resume",
+        child=Child.NONE,
+        action="store_true",
+        help="Continue the last run, if it was interrupted: keep the results of the tests that it has finished.",
+    ),
+)
+
+
+def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
+    return {"long runs, many GPUs and many hosts": OPTIONS}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("perf_resume") or hasattr(config, "workerinput"):
+        from pytest_flashinfer_perf.extensions.resume import resuming
+
+        resuming.brief_of(config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    from pytest_flashinfer_perf.extensions.resume import resuming
+
+    resuming.send(node)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Before the first case, where the core has made this process ready: its hooks join later and come first."""
+    from pytest_flashinfer_perf.api import setup
+
+    if session.config.pluginmanager.hasplugin(setup.SURVIVAL):
+        from pytest_flashinfer_perf.extensions.resume import resuming
+
+        resuming.begin(session.config)
