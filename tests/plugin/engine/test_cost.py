@@ -1,42 +1,14 @@
+"""What a GPU could do: as its datasheet has it, and as products and copies are measured on it."""
+
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from scripted import Scripted
 
 from pytest_flashinfer_perf.engine import peaks
-from pytest_flashinfer_perf.spec.routine import Cost, Peaks, best_of, roofline
-
-PEAKS = Peaks(4e12, {"bfloat16": 800e12}, "measured")
-
-
-@given(st.floats(1, 1e18), st.floats(1, 1e15), st.floats(1e-7, 1e3))
-def test_the_roof_is_the_longer_of_two_times_and_of_a_type_without_a_peak_the_memorys(flops, moved, seconds):
-    compute, memory = flops / 800e12, moved / 4e12
-    for dtype, bound, longer in (
-        ("bfloat16", "compute" if compute > memory else "memory", max(compute, memory)),
-        ("int8", "memory?", memory),
-    ):
-        found = roofline(Cost(flops, moved, dtype), seconds, PEAKS)
-        assert (found.bound, found.sol_pct) == (bound, pytest.approx(100 * longer / seconds))
-
-
-def test_bytes_alone_have_a_roof_and_an_unknown_one_gives_no_number():
-    found = roofline(Cost(0, 4e12, "int8"), 2.0, PEAKS)
-    assert (found.sol_pct, found.bound) == (pytest.approx(50), "memory")
-    unknown = ((Cost(1, 1, "bfloat16"), None), (Cost(1, 0, "int4"), PEAKS), (Cost(0, 0, "bfloat16"), PEAKS))
-    assert [roofline(cost, 1.0, peaks) for cost, peaks in unknown] == [None] * 3
-
-
-def test_the_limit_is_the_larger_of_measured_and_stated():
-    stated = Peaks(4.8e12, {"bfloat16": 989e12, "fp8_e4m3": 1979e12}, "datasheet")
-    limit = best_of([Peaks(5e12, {"bfloat16": 800e12}, "measured"), stated])
-    assert (limit.bytes_per_s, limit.flops_per_s) == (5e12, {"bfloat16": 989e12, "fp8_e4m3": 1979e12})
-    assert best_of([]) is None
 
 
 def test_a_datasheet_has_every_type_that_the_gpu_multiplies(cpu, hopper):

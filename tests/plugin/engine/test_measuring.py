@@ -1,80 +1,22 @@
 """How a call is timed: by options of the run, by a marker, or for one call; what the row says was asked for."""
 
-import argparse
 import asyncio
 import concurrent.futures
 import functools
-import math
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from own_calls import drawn, seen
 
-from pytest_flashinfer_perf import Measuring, check_answer
+from pytest_flashinfer_perf import check_answer
 from pytest_flashinfer_perf.engine.instruments import InstrumentError
 from pytest_flashinfer_perf.engine.refusals import CallError
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
-from pytest_flashinfer_perf.settings.option import bounds_of, options_of
-from pytest_flashinfer_perf.settings.settings import MeasuringError
 
-BOUNDS = bounds_of(Measuring)
-CHOICES = {
-    option.dest.removeprefix("perf_"): option.keywords["choices"]
-    for options in options_of(Measuring).values()
-    for option in options
-    if "choices" in option.keywords
-}
 GEMM = "--routine mm_bf16 --m 4 --n 16 --k 32 --backends torch"
-CHOICE, WHOLE = "must be one of ", "must be a whole number of at least "
-SECONDS = "must be a finite number of seconds of at least 0"
-REFUSED = [
-    *(({"cold_l2": value}, f"{CHOICE}rotate, flush, none") for value in ("rot",)),
-    *(({"cuda_graph": value}, f"{CHOICE}auto, on, off") for value in ("yes", True)),
-    *(({"instrument": value}, f"{CHOICE}auto, cupti, events, wall") for value in ("foo", None)),
-    *(({"peaks": value}, f"{CHOICE}measured, datasheet") for value in ("x",)),
-    *(({"iters": value}, f"{WHOLE}1") for value in (0, -1, True, 2.0)),
-    *(({"warmup": value}, f"{WHOLE}0") for value in (-1, 0.5)),
-    *(({"max_time": value}, SECONDS) for value in (math.nan, math.inf, -1, "abc", None)),
-    *(({"plant": value}, SECONDS) for value in (-1,)),
-]
-
-
-@pytest.mark.parametrize(("fields", "sentence"), REFUSED)
-def test_what_no_option_takes_nothing_else_takes(fields, sentence):
-    [(name, value)] = fields.items()
-    for made in (
-        lambda: Measuring(**fields),
-        lambda: seen(torch.neg, drawn(8), measuring=fields),
-        lambda: Measuring().changed_by(fields),
-    ):
-        with pytest.raises(MeasuringError) as refused:
-            made()
-        assert str(refused.value) == f"{name} {sentence}, got {value!r}"
-    assert issubclass(MeasuringError, ValueError)
-
-
-@given(st.sampled_from(sorted(BOUNDS)), st.text() | st.integers().map(str) | st.floats().map(str))
-def test_text_and_value_are_judged_alike(name, text):
-    """By the option's own type, and in Python by the value that it reads."""
-    option, refused = argparse.ArgumentParser(exit_on_error=False), None
-    option.add_argument("--x", type=BOUNDS[name])
-    try:
-        value = option.parse_args([f"--x={text}"]).x
-        assert getattr(Measuring(**{name: value}), name) == value
-    except argparse.ArgumentError as error:
-        refused = error.message
-    assert refused in (None, BOUNDS[name].refusal(text))
-
-
-def test_numbers_of_other_libraries_are_numbers():
-    assert Measuring(iters=np.int64(3), max_time=np.float64(0.5)).iters == 3
-    assert all(Measuring(**{name: choice}) for name, choices in CHOICES.items() for choice in choices)
 
 
 def test_options_say_the_same(session):

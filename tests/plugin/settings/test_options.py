@@ -1,10 +1,12 @@
 """What values options and settings may have, what is said of others, and how settings are changed by what is asked."""
 
 import argparse
+import itertools
 import math
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.settings import option as options
 from pytest_flashinfer_perf.settings import planting, usage
-from pytest_flashinfer_perf.settings.option import SECONDS, SEED, one_of, option, whole
+from pytest_flashinfer_perf.settings.option import SECONDS, SEED, bounds_of, one_of, option, options_of, whole
 from pytest_flashinfer_perf.settings.planting import PlantError
 from pytest_flashinfer_perf.settings.settings import Checking, Measuring, MeasuringError, Settings
 
@@ -22,7 +24,6 @@ from pytest_flashinfer_perf.settings.settings import Checking, Measuring, Measur
     [
         (whole(1), "1", 1),
         (whole(0), "0", 0),
-        (SECONDS, "0", 0.0),
         (SECONDS, "2.5", 2.5),
         (SEED, "-9223372036854775808", -(2**63)),
         (SEED, "18446744073709551615", 2**64 - 1),
@@ -34,24 +35,20 @@ def test_a_value_within_its_bound_is_read(bound, text, value):
 
 
 @pytest.mark.parametrize(
-    ("bound", "text", "words"),
+    ("bound", "texts", "words"),
     [
-        (whole(1), "0", "a whole number of at least 1"),
-        (whole(0), "-1", "a whole number of at least 0"),
-        (whole(0), "1.0", "a whole number of at least 0"),
-        (SECONDS, "-1", "a finite number of seconds of at least 0"),
-        (SECONDS, "inf", "a finite number of seconds of at least 0"),
-        (SECONDS, "nan", "a finite number of seconds of at least 0"),
-        (SECONDS, "soon", "a finite number of seconds of at least 0"),
-        (SEED, "18446744073709551616", "a whole number of at most 64 bits"),
-        (SEED, "-9223372036854775809", "a whole number of at most 64 bits"),
-        (one_of("on", "off"), "of", "one of on, off"),
+        (whole(1), ["0"], "a whole number of at least 1"),
+        (whole(0), ["-1", "1.0"], "a whole number of at least 0"),
+        (SECONDS, ["-1", "inf", "nan", "soon"], "a finite number of seconds of at least 0"),
+        (SEED, ["18446744073709551616", "-9223372036854775809"], "a whole number of at most 64 bits"),
+        (one_of("on", "off"), ["of"], "one of on, off"),
     ],
 )
-def test_another_value_is_refused_with_what_it_must_be(bound, text, words):
-    with pytest.raises(argparse.ArgumentTypeError) as error:
-        bound(text)
-    assert str(error.value) == f"must be {words}, got {text!r}"
+def test_another_value_is_refused_with_what_it_must_be(bound, texts, words):
+    for text in texts:
+        with pytest.raises(argparse.ArgumentTypeError) as error:
+            bound(text)
+        assert str(error.value) == f"must be {words}, got {text!r}"
 
 
 @given(st.one_of(st.booleans(), st.text(), st.none(), st.floats(), st.integers(-(10**400), 10**400)))
@@ -73,21 +70,51 @@ def test_an_option_is_declared_once_for_each_parser():
 
 
 @pytest.mark.parametrize(
-    ("values", "sentence"),
+    ("name", "values", "sentence"),
     [
-        ({"iters": 0}, "iters must be a whole number of at least 1, got 0"),
-        ({"iters": True}, "iters must be a whole number of at least 1, got True"),
-        ({"warmup": -1}, "warmup must be a whole number of at least 0, got -1"),
-        ({"max_time": math.inf}, "max_time must be a finite number of seconds of at least 0, got inf"),
-        ({"max_time": None}, "max_time must be a finite number of seconds of at least 0, got None"),
-        ({"cuda_graph": "maybe"}, "cuda_graph must be one of auto, on, off, got 'maybe'"),
-        ({"itres": 3}, "measuring: unknown name 'itres', did you mean iters?*"),
+        ("iters", [0, -1, True, 2.0], "must be a whole number of at least 1"),
+        ("warmup", [-1, 0.5], "must be a whole number of at least 0"),
+        ("max_time", [math.nan, math.inf, -1, "abc", None], "must be a finite number of seconds of at least 0"),
+        ("plant", [-1], "must be a finite number of seconds of at least 0"),
+        ("cuda_graph", ["yes", True], "must be one of auto, on, off"),
+        ("cold_l2", ["rot"], "must be one of rotate, flush, none"),
+        ("instrument", ["foo", None], "must be one of auto, cupti, events, wall"),
+        ("peaks", ["x"], "must be one of measured, datasheet"),
     ],
 )
-def test_a_way_to_measure_has_values_that_it_can_have(values, sentence):
-    with pytest.raises(MeasuringError) as error:
-        Measuring().changed_by(values)
-    assert str(error.value).startswith(sentence.rstrip("*"))
+def test_a_way_to_measure_has_values_that_it_can_have(name, values, sentence):
+    for value in values:
+        for made in (lambda: Measuring(**{name: value}), lambda: Measuring().changed_by({name: value})):  # noqa: B023
+            with pytest.raises(MeasuringError) as error:
+                made()
+            assert str(error.value) == f"{name} {sentence}, got {value!r}"
+
+
+def test_a_way_to_measure_is_named_as_it_is_spelled():
+    with pytest.raises(ValueError, match=r"^measuring: unknown name 'itres', did you mean iters\?"):
+        Measuring().changed_by({"itres": 3})
+
+
+@given(st.sampled_from(sorted(bounds_of(Measuring))), st.text() | st.integers().map(str) | st.floats().map(str))
+def test_text_and_value_are_judged_alike(name, text):
+    """By the option's own type, and in Python by the value that it reads."""
+    bound, refused = bounds_of(Measuring)[name], None
+    try:
+        value = bound(text)
+        assert getattr(Measuring(**{name: value}), name) == value
+    except argparse.ArgumentTypeError as error:
+        refused = str(error)
+    assert refused in (None, bound.refusal(text))
+
+
+def test_numbers_of_other_libraries_are_numbers():
+    assert Measuring(iters=np.int64(3), max_time=np.float64(0.5)).iters == 3
+
+
+def test_what_an_option_offers_a_call_may_ask_for():
+    for one in itertools.chain.from_iterable(options_of(Measuring).values()):
+        for choice in one.keywords.get("choices", ()):
+            assert Measuring(**{one.dest.removeprefix("perf_"): choice})
 
 
 def test_a_call_may_ask_for_some_of_it_or_for_all():
