@@ -17,19 +17,6 @@ def rounded(dtype):
     return answer().to(dtype)
 
 
-@pytest.mark.parametrize("dtype", list(BY_DTYPE))
-def test_rounding_to_the_type_is_right(dtype):
-    assert compare(rounded(dtype), answer()).rule == ""
-
-
-def last_row_missing(x):
-    x[-1] = 0
-
-
-def one_element(x):
-    x[17, 5] += 1
-
-
 FAULTS = {
     "global scale 1.02": lambda x: x.mul_(1.02),
     "twice": lambda x: x.mul_(2),
@@ -37,11 +24,17 @@ FAULTS = {
     "all NaN": lambda x: x.fill_(math.nan),
     "one NaN": lambda x: x[3, 3].fill_(math.nan),
     "one infinity": lambda x: x[3, 3].fill_(math.inf),
-    "last row missing": last_row_missing,
-    "one wrong element": one_element,
+    "last row missing": lambda x: x[-1].zero_(),
+    "one wrong element": lambda x: x[17, 5].add_(1),
     "rows shifted": lambda x: x.copy_(x.roll(1, 0)),
     "sign": lambda x: x.neg_(),
 }
+LOOSE = check.Tolerance(5e-2, 1.5e-1, 1.5e-2, matched=0.99)
+
+
+@pytest.mark.parametrize("dtype", list(BY_DTYPE))
+def test_rounding_to_the_type_is_right(dtype):
+    assert compare(rounded(dtype), answer()).rule == ""
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -50,6 +43,7 @@ def test_a_planted_fault_is_caught(name, dtype):
     output = rounded(dtype)
     FAULTS[name](output)
     assert compare(output, answer()).rule
+    assert name == "global scale 1.02" or compare(output, answer(), LOOSE).rule
 
 
 ROUNDED_ON_THE_WAY = check.Tolerance(1e-2, 2e-2, 5e-3, matched=0.99)
@@ -57,25 +51,14 @@ ROUNDED_ON_THE_WAY = check.Tolerance(1e-2, 2e-2, 5e-3, matched=0.99)
 
 @pytest.mark.parametrize(
     ("share", "by", "rule"),
-    [
-        (0.005, 0.06, ""),
-        (0.02, 0.06, "of which 1 % may"),
-        (0.005, 1.0, "by more than 4 times rtol 0.01"),
-    ],
+    [(0.005, 0.06, ""), (0.02, 0.06, "of which 1 % may"), (0.005, 1.0, "by more than 4 times rtol 0.01")],
 )
 def test_a_few_elements_may_be_further_off_where_a_tolerance_says_so(share, by, rule):
     output = answer().clone()
     few = torch.rand(output.shape, generator=torch.Generator().manual_seed(5)) < share
     output[few] += by
-    assert rule in compare(output, answer(), ROUNDED_ON_THE_WAY).rule
-    assert bool(rule) == bool(compare(output, answer(), ROUNDED_ON_THE_WAY).rule)
-
-
-@pytest.mark.parametrize("name", sorted(set(FAULTS) - {"global scale 1.02"}))
-def test_a_planted_fault_is_caught_all_the_same(name):
-    output = answer().clone()
-    FAULTS[name](output)
-    assert compare(output, answer(), check.Tolerance(5e-2, 1.5e-1, 1.5e-2, matched=0.99)).rule
+    found = compare(output, answer(), ROUNDED_ON_THE_WAY).rule
+    assert (rule in found, bool(found)) == (True, bool(rule))
 
 
 @given(st.floats(1e-6, 1e6))
@@ -109,14 +92,13 @@ def test_one_wrong_element_of_many_is_no_hundred_percent():
     assert "; 100 % of elements match" in compare(1.01 * want, want, check.Tolerance(1, 1, 1e-3)).sentence
 
 
-INTEGERS = (torch.uint8, torch.int32, torch.int64)
-
-
-@pytest.mark.parametrize("dtype", INTEGERS)
-def test_integers_are_compared_exactly(dtype):
-    want = torch.tensor([1, 100], dtype=dtype)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64, torch.bool])
+def test_integers_and_booleans_are_compared_exactly(dtype):
+    want = torch.tensor([1, 100, 0]).to(dtype)
+    wrong = want.clone()
+    wrong[2] = 1
     assert compare(want.clone(), want).rule == ""
-    assert compare(want + torch.tensor([0, 1], dtype=dtype), want).rule
+    assert compare(wrong, want).rule == "1 element differs from the reference"
 
 
 @pytest.mark.parametrize(("got", "want"), [(2**53 + 1, 2**53), (-(2**63), 0), (2**63 - 1, -(2**63)), (7, 6)])
@@ -129,12 +111,6 @@ def test_large_integers_are_no_floats(got, want, reference):
     assert found.absolute.sentence == f"at [0]: got {got}, expected {want}"
 
 
-def test_a_bool_is_right_or_wrong():
-    want = torch.tensor([True, False])
-    assert compare(want.clone(), want).rule == ""
-    assert compare(want.logical_not(), want).rule == "2 elements differ from the reference"
-
-
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
 def test_a_complex_output_is_compared_whole(dtype):
     want = torch.complex(answer(), answer().roll(1, 0)).to(dtype)
@@ -142,10 +118,6 @@ def test_a_complex_output_is_compared_whole(dtype):
     for wrong in (want.conj(), want.real, want.real.to(dtype), 1j * want):
         assert compare(wrong, want).rule
         assert compare(want, wrong).rule
-
-
-def test_a_complex_scale_explains_a_complex_output():
-    want = torch.complex(answer(), answer().roll(1, 0))
     assert compare(-2 * want, want).report[-1] == "explained by a scale: everything is multiplied by -2"
 
 
@@ -196,8 +168,9 @@ def test_nan_of_an_output_that_was_not_poisoned_is_the_calls_own():
     assert compare(got, torch.ones(2), poisoned=False).report[-1] == "explained by a region, [1:2], that is NaN"
 
 
-def test_an_empty_output_is_right():
-    assert compare(torch.empty(0, 4), torch.empty(0, 4)).rule == ""
+def test_a_right_answer_has_no_report_and_an_empty_one_is_right():
+    for right in (block(), torch.empty(0, 4)):
+        assert (compare(right, right).rule, compare(right, right).report) == ("", ())
 
 
 @pytest.mark.parametrize("dtype", [*BY_DTYPE, torch.int32, torch.uint8, torch.bool])
@@ -211,31 +184,27 @@ def block(rows=16, columns=24):
     return torch.randn(4, rows, columns, generator=torch.Generator().manual_seed(9))
 
 
-def zeroed(x):
-    x[1:3, 4:6, 8:16] = 0
-    return x
-
-
-def unwritten(x):
-    x[3, -1] = math.nan
+def spoilt(*where, by):
+    x = block()
+    x[where] = by
     return x
 
 
 EXPLAINED = {
-    "by a scale: everything is multiplied by 2": lambda x: 2 * x,
-    "by a scale: everything is multiplied by -1": lambda x: -x,
-    "by a transposition: dimensions 1 and 2 are swapped": lambda x: x.mT.reshape(x.shape),
-    "by a transposition: dimensions 0 and 1 are swapped": lambda x: x.transpose(0, 1).reshape(x.shape),
-    "by a shift: what belongs at i of dimension 1 is at i+1": lambda x: x.roll(1, 1),
-    "by a shift: what belongs at i of dimension 0 is at i-1": lambda x: x.roll(-1, 0),
-    "by a region, [1:3, 4:6, 8:16], that is zero": zeroed,
-    "by a region, [3:4, 15:16, :], that is NaN, as before the call: it was not written": unwritten,
+    "by a scale: everything is multiplied by 2": 2 * block(),
+    "by a scale: everything is multiplied by -1": -block(),
+    "by a transposition: dimensions 1 and 2 are swapped": block().mT.reshape(4, 16, 24),
+    "by a transposition: dimensions 0 and 1 are swapped": block().transpose(0, 1).reshape(4, 16, 24),
+    "by a shift: what belongs at i of dimension 1 is at i+1": block().roll(1, 1),
+    "by a shift: what belongs at i of dimension 0 is at i-1": block().roll(-1, 0),
+    "by a region, [1:3, 4:6, 8:16], that is zero": spoilt(slice(1, 3), slice(4, 6), slice(8, 16), by=0),
+    "by a region, [3:4, 15:16, :], that is NaN, as before the call: it was not written": spoilt(3, -1, by=math.nan),
 }
 
 
 @pytest.mark.parametrize("explanation", EXPLAINED)
 def test_what_explains_a_wrong_answer_is_said(explanation):
-    found = compare(EXPLAINED[explanation](block()), block())
+    found = compare(EXPLAINED[explanation], block())
     assert found.report[-1] == f"explained {explanation}"
 
 
@@ -246,10 +215,6 @@ def test_noise_has_no_explanation_and_its_size_is_told():
     assert percentiles.startswith("errors in units of their row's rms, 50 %: 0.2")
     assert strange == "0 NaN, 1 infinite of 1536 elements"
     assert explanation == "no scale, transposition, shift or region explains it"
-
-
-def test_a_right_answer_has_no_report():
-    assert compare(block(), block()).report == ()
 
 
 def test_the_worst_by_size_and_the_worst_for_its_row_are_both_told():

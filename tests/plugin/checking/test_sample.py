@@ -45,13 +45,7 @@ def test_a_sample_is_the_same_numbers(name, data):
 LARGE = {
     "attention": {"batch_size": 12, "s_kv": 96, "num_qo_heads": 8, "head_dim_qk": 64},
     "gemm": {"m": 96, "n": 128, "k": 256},
-    "moe": {
-        "num_tokens": 96,
-        "hidden_size": 128,
-        "intermediate_size": 128,
-        "num_experts": 16,
-        "top_k": 2,
-    },
+    "moe": {"num_tokens": 96, "hidden_size": 128, "intermediate_size": 128, "num_experts": 16, "top_k": 2},
 }
 OWN = {
     "BatchDecodeWithPagedKVCacheWrapper": {"page_size": 16, "num_kv_heads": 2},
