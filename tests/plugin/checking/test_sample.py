@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from drawing import few
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -12,7 +13,6 @@ from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.strategies import params_of
 
 CPU = torch.device("cpu")
-few = settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 every_routine = pytest.mark.parametrize("name", [name for name, one in all_routines().items() if one.rows])
 
 
@@ -25,7 +25,7 @@ def test_only_answers_without_products_are_always_looked_at_whole():
 
 
 @every_routine
-@few
+@few(8)
 @given(st.data())
 def test_a_sample_is_the_same_numbers(name, data):
     routine = all_routines()[name]

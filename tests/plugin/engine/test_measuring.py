@@ -100,8 +100,6 @@ X = torch.ones(4)
 
 def test_value(perf): perf.time(torch.neg, X, measuring={"iters": 0})
 def test_name(perf): perf.time(torch.neg, X, measuring={"iter": 3})
-def test_kind(perf): perf.time(torch.neg, X, measuring=3)
-def test_work(perf): perf.time(torch.neg, X, flops=True)
 @pytest.mark.perf_measuring(cold="none")
 def test_marked(perf): perf.time(torch.neg, X)
 @pytest.mark.perf_measuring(Measuring())
@@ -110,8 +108,6 @@ def test_marked_whole(perf): perf.time(torch.neg, X)
 SAID = (
     "iters must be a whole number of at least 1, got 0",
     "measuring: unknown name 'iter', did you mean iters? known are instrument, cuda_graph, cold_l2, iters,",
-    "measuring must be a Measuring, or a dictionary of its fields, got 3",
-    "flops must be a finite number of at least 0, got True",
     "measuring: unknown name 'cold', did you mean cold_l2? known are ",
     "perf_measuring takes names and values, as in iters=20, got Measuring(",
 )
@@ -119,7 +115,7 @@ SAID = (
 
 def test_what_no_call_can_be_told_fails_its_test_in_a_sentence(session):
     done = session(test_own=WRONG_HOW)
-    assert done.outcomes == {"failed": 6}
+    assert done.outcomes == {"failed": 4}
     assert "dataclasses.py" not in done.out
     assert [sentence for sentence in SAID if sentence not in done.out] == []
 

@@ -190,13 +190,8 @@ def test_a_reference_that_was_made_before_does_not_follow():
 
 def test_a_reference_that_cannot_answer_to_other_inputs_keeps_the_first_answer():
     x = drawn(8)
-    before = x.clone()
-
-    def reference():
-        assert torch.equal(x, before)
-        return -x
-
-    assert seen(torch.neg, x, reference=reference).verdict.faults == ()
+    answers = iter([-x])
+    assert seen(torch.neg, x, reference=lambda: next(answers)).verdict.faults == ()
 
 
 def test_a_call_in_place_is_followed_by_a_reference_that_is_asked_again_and_by_no_tensor():

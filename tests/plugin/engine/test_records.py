@@ -44,19 +44,15 @@ class Kernel(Api):
 
 
 u4, u8 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
-made = st.lists(
-    st.builds(Api, st.integers(1, 60), u4, u8, u8, u4, u4)
-    | st.builds(Kernel, st.integers(1, 60), u8, u8, u4, st.integers(1, 9)),
-    max_size=20,
-)
+apis = st.builds(Api, st.integers(1, 60), u4, u8, u8, u4, u4)
+kernels = st.builds(Kernel, st.integers(1, 60), u8, u8, u4, st.integers(1, 9))
 
 
-@given(made)
+@given(st.lists(apis | kernels, max_size=20))
 def test_copies_are_the_records_in_their_order(own):
     copies = copied(own)
-    assert len(copies) == len(own)
+    assert [type(copy) for copy in copies] == [Copied] * len(own)
     for copy, record in zip(copies, own, strict=True):
-        assert isinstance(copy, Copied)
         names = (*record.layout.names, *(["name"] if isinstance(record, Kernel) else []))
         assert [getattr(copy, name) for name in names] == [getattr(record, name) for name in names]
 
@@ -259,22 +255,18 @@ def test_a_flashinfer_that_is_too_old_to_measure_by_is_a_sentence(monkeypatch, h
 
 def test_what_the_instrument_meets_is_a_sentence_without_its_lines(gpu, cpu):
     names = itertools.cycle("ab")
-    nothing = "the call launched nothing on the GPU, as a view, a remembered answer"
     for call, sentence in (
-        (lambda: gpu, nothing),
+        (lambda: gpu, "the call launched nothing on the GPU, as a view, a remembered answer"),
         (lambda: gpu.launch(next(names)), "the call did not launch the same kernels each time"),
     ):
         with pytest.raises(InstrumentError, match=f"^{sentence}") as failed:
             timed(call, cpu)
         assert failed.value.__suppress_context__
+    with pytest.raises(ZeroDivisionError):  # the call's own is left as it is
+        timed(lambda: [gpu.launch("a"), 1 // 0], cpu)
     gpu.finalize = partial(operator.truediv, 1, 0)
     with pytest.raises(InstrumentError, match=r"^bench_gpu_time: ZeroDivisionError: division by zero$"):
         timed(lambda: gpu.launch("a"), cpu)
-
-
-def test_what_the_call_itself_raises_is_left_as_it_is(gpu, cpu):
-    with pytest.raises(ZeroDivisionError, match=r"^integer division or modulo by zero$"):
-        timed(lambda: [gpu.launch("a"), 1 // 0], cpu)
 
 
 def test_a_call_that_launches_nothing_fails_its_test_in_its_own_line(gpu, session, monkeypatch):

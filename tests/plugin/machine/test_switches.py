@@ -7,7 +7,7 @@ import pytest
 from pytest_flashinfer_perf.machine.switches import NAMES, switches
 
 PREFIXES = ("FLASHINFER", "B12X", "CAKE", "CUTE_DSL", "GDN", "SGLANG_GDN", "TRTLLM", "XQA")
-SECRET = (
+SECRET = [
     "TOKEN",
     "API_KEY",
     "PASSWORD",
@@ -16,7 +16,7 @@ SECRET = (
     "CUBINS_REPOSITORY",
     "EXTRA_CFLAGS",
     "USE_CUDA_NORM2",
-)
+]
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from drawing import few
+from hypothesis import given
 
 from pytest_flashinfer_perf.engine.one_case import obstacle
 from pytest_flashinfer_perf.routines.attention import _requests, _shared
@@ -15,14 +16,13 @@ from pytest_flashinfer_perf.spec.routine import LaunchOptions, Shape
 from pytest_flashinfer_perf.strategies import params_of
 
 CPU = torch.device("cpu")
-few = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def made(params, seed=42):
     return decode.inputs(params, torch.Generator().manual_seed(seed), CPU)
 
 
-@few
+@few(60)
 @given(params_of(BatchDecode))
 def test_both_forms_of_a_page_table_say_the_same(p):
     table, lens = made(p).table, made(p).seq_lens.tolist()

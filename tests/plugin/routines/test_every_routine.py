@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from drawing import few
+from hypothesis import given
 from hypothesis import strategies as st
 from on_cpu import OnCpu
 
@@ -12,14 +13,11 @@ from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.strategies import params_of
 
 ROUTINES = [OnCpu(routine) for routine in all_routines().values() if routine.family in ("attention", "gemm", "moe")]
-few = settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
-)
 each = pytest.mark.parametrize("run", ROUTINES, ids=lambda run: run.routine.name)
 
 
 @each
-@few
+@few(12)
 @given(data=st.data())
 def test_the_torch_backend_agrees_with_the_reference(run, data):
     p = data.draw(params_of(run.routine.params))
@@ -32,7 +30,7 @@ def test_the_torch_backend_agrees_with_the_reference(run, data):
 
 
 @each
-@few
+@few(12)
 @given(data=st.data())
 def test_a_case_is_the_same_bytes_every_time_and_fits_in_its_footprint(run, data):
     p = data.draw(params_of(run.routine.params))

@@ -3,18 +3,16 @@
 import pytest
 import torch
 from decoding import fp4
+from drawing import few
 from gemms import DENSE, GEMM
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.routines import _narrow, layers
-from pytest_flashinfer_perf.routines.gemm.bmm import BmmFp8, BmmFp8Inputs, bmm_fp8
+from pytest_flashinfer_perf.routines import layers
+from pytest_flashinfer_perf.routines.gemm.bmm import BmmFp8, bmm_fp8
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.strategies import params_of
 
-few = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
-)
 everywhere = pytest.mark.parametrize("routine", GEMM.values(), ids=GEMM)
 
 
@@ -66,7 +64,7 @@ MEANING = {
 
 
 @pytest.mark.parametrize("name", MEANING)
-@few
+@few(25)
 @given(data=st.data())
 def test_the_reference_is_what_the_operands_mean(name, on_cpu, data):
     routine = GEMM[name]
@@ -118,7 +116,7 @@ BYTES = {
 
 
 @everywhere
-@few
+@few(25)
 @given(data=st.data())
 def test_work_is_counted_with_batch_groups_scales_and_alpha(routine, on_cpu, data):
     p = data.draw(params_of(routine.params))
@@ -129,22 +127,9 @@ def test_work_is_counted_with_batch_groups_scales_and_alpha(routine, on_cpu, dat
     assert routine.name not in BYTES or cost.bytes == BYTES[routine.name](p, x)
 
 
-def test_upstreams_sample_is_its_true_traffic():
-    """Upstream leaves the batch out, and says 0.06 TB/s."""
-    bmm = GEMM["bmm_fp8"]
-    p = bmm.params(batch_size=64, m=4, n=1024, k=7168)
-    a, b, out = (torch.empty(64, *of_one, device="meta") for of_one in ((4, 7168), (1024, 7168), (4, 1024)))
-    one = torch.empty((), device="meta")
-    x = BmmFp8Inputs(a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn), one, one, out.bfloat16())
-    assert bmm.cost(p, x).bytes / 0.12e-3 / 1e12 == pytest.approx(3.9, rel=0.02)
-
-
 def test_models_projections_are_in_the_tiers():
     ids = [shape.id for shape in GEMM["gemm_fp8_nt_groupwise"].tiers["default"]()]
-    assert "llama-3.1-70b-gate-up-m4096" in ids
-    assert "llama-3.1-70b-tp8-o-m16-K" in ids
-    full = [shape.id for shape in GEMM["mm_bf16"].tiers["full"]()]
-    assert {"llama-3.1-405b-lm-head-m8192", "qwen3-8b-tp2-down-m1"} <= set(full)
+    assert {"llama-3.1-70b-gate-up-m4096", "llama-3.1-70b-tp8-o-m16-K"} <= set(ids)
 
 
 def test_projections_have_the_sizes_of_the_models():
@@ -161,7 +146,7 @@ def test_projections_have_the_sizes_of_the_models():
 
 
 @pytest.mark.parametrize("name", [name for name in GEMM if "group_" in name or "grouped" in name])
-@few
+@few(25)
 @given(data=st.data())
 def test_groups_are_as_asked_for(name, on_cpu, data):
     routine = GEMM[name]
@@ -187,12 +172,3 @@ def test_groups_are_as_asked_for(name, on_cpu, data):
 def test_what_no_kernel_has_is_an_error(name, change, sentence):
     with pytest.raises(ParamError, match=sentence):
         GEMM[name].params(**{"m": 16, "n": 256, "k": 256, **change})
-
-
-def test_mxfp4_and_nvfp4_differ_in_block_and_alpha(on_cpu):
-    fp4 = on_cpu(GEMM["mm_fp4"])
-    mx, nv = (fp4.inputs(GEMM["mm_fp4"].params(m=4, n=16, k=64, use_mxfp4=use)) for use in (True, False))
-    assert mx.alpha is None
-    assert mx.a_scale.shape == (4, 64 // _narrow.MX_BLOCK)
-    assert nv.alpha.shape == (1,)
-    assert nv.a_scale.shape == (4, 64 // _narrow.NV_BLOCK)

@@ -7,7 +7,7 @@ from unittest.mock import create_autospec
 
 import pytest
 import torch
-from decoding import fp4
+from decoding import fp4, in_tiles, unshuffled
 from gemms import DENSE, GEMM, smoke
 
 from pytest_flashinfer_perf.machine import capability
@@ -102,23 +102,6 @@ def test_the_librarys_own_reference_agrees_on_the_arguments_we_pass(name, backen
     assert on_cpu(routine).rule(p, x.out if theirs is None else theirs, x) == ""  # some write it
 
 
-def in_tiles(flat, rows, columns, tile_rows):
-    """Scales read where a kernel reads them: in tiles of 128 x 4 or 8 x 4, by the formula of the byte's place."""
-    flat, tiles = flat.flatten(), -(-columns // 4)
-    within = (lambda r: r % 32 * 16 + r // 32 * 4) if tile_rows == 128 else (lambda r: r * 4)
-    place = [
-        [(r // tile_rows * tiles + c // 4) * tile_rows * 4 + within(r % tile_rows) + c % 4 for c in range(columns)]
-        for r in range(rows)
-    ]
-    return flat[torch.tensor(place)]
-
-
-def unshuffled(rows):
-    """trtllm's order of rows undone: of each 32, row 4 i + j lies at 8 j + i."""
-    count = rows.shape[0]
-    return rows[[start + j * 8 + i for start, i, j in itertools.product(range(0, count, 32), range(8), range(4))]]
-
-
 @pytest.mark.parametrize("backend", [backend for backend in GEMM["mm_fp4"].backends if backend != "torch"])
 def test_mm_fp4_is_passed_what_its_kernels_read_as_the_reference(backend, blackwell, on_cpu, called):
     """Decoded from the call's arguments, tile by tile and byte by byte."""
@@ -128,7 +111,7 @@ def test_mm_fp4_is_passed_what_its_kernels_read_as_the_reference(backend, blackw
         x = on_cpu(routine).inputs(p)
         told = called(routine, p, backend, x)
         rows = 8 if told["use_8x4_sf_layout"] else 128
-        b, scales = told["b"].T, in_tiles(told["b_descale"].T.contiguous(), p.n, p.k // p.block, 128)
+        b, scales = told["b"].T, in_tiles(told["b_descale"].T.contiguous(), p.n, p.k // p.block)
         if backend == "trtllm":
             b, scales = unshuffled(b), unshuffled(scales)
         a = fp4(told["a"], in_tiles(told["a_descale"], p.m, p.k // p.block, rows), told["block_size"])

@@ -1,10 +1,7 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_flashinfer_perf.routines import all_routines, layers
 from pytest_flashinfer_perf.spec.params import ParamError
-from pytest_flashinfer_perf.spec.presets import Model
 
 PRESETS = (layers.attention, layers.latent, layers.expanded, layers.chosen_experts)
 MOE = [routine for routine in all_routines().values() if routine.family == "moe"]
@@ -28,23 +25,6 @@ def test_a_share_of_a_model_has_its_share_of_experts_or_of_each():
     assert layers.experts("kimi-k2", ep=32).name == "kimi-k2-ep32"
     with pytest.raises(ParamError, match="mixtral-8x7b has 8 experts, which 32 GPUs cannot share evenly"):
         layers.experts("mixtral-8x7b", ep=32)
-
-
-def test_a_name_says_how_it_is_spread():
-    assert layers.attention("qwen3-32b").name == "qwen3-32b"
-    assert layers.attention("qwen3-32b", 4, 2).name == "qwen3-32b-tp4-dp2"
-
-
-def test_heads_that_cannot_be_shared_are_an_error():
-    with pytest.raises(ParamError, match="qwen3-14b has 40 query heads, which 16 GPUs cannot share evenly"):
-        layers.attention("qwen3-14b", 16)
-
-
-@given(dp=st.integers(1, 64), whole=st.lists(st.integers(1, 512), min_size=1))
-def test_a_group_gets_its_share_of_each_batch_once(dp, whole):
-    batches = list(Model("m", {}, dp).batches(*whole))
-    assert len(set(batches)) == len(batches)
-    assert set(batches) == {max(1, batch // dp) for batch in whole}
 
 
 @pytest.mark.parametrize("presets", PRESETS)

@@ -7,7 +7,8 @@ from unittest.mock import create_autospec
 import pytest
 import torch
 from decoding import fp4
-from hypothesis import HealthCheck, given, settings
+from drawing import few
+from hypothesis import given
 from hypothesis import strategies as st
 from moe_layers import ACT, PLAIN, VARIANTS, by_experts, by_tiles, in_fp8, int4, near, plain, rounded, stored
 
@@ -16,10 +17,6 @@ from pytest_flashinfer_perf.routines.moe import _experts, _routing
 from pytest_flashinfer_perf.routines.moe.cutlass import CutlassFusedMoe, cutlass_moe
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.strategies import params_of
-
-few = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
-)
 
 
 def layer(p, x):
@@ -47,7 +44,7 @@ def by_hand(p, x):
     return torch.stack(of_tokens)
 
 
-@few
+@few(40)
 @given(params_of(CutlassFusedMoe))
 def test_the_reference_is_the_sum_over_each_tokens_experts(moe, p):
     x = moe.inputs(p)
@@ -55,7 +52,7 @@ def test_the_reference_is_the_sum_over_each_tokens_experts(moe, p):
     assert near(cutlass_moe.reference(p, x)[0].double(), by_hand(p, x), tipped_over)
 
 
-@few
+@few(40)
 @given(params_of(CutlassFusedMoe))
 def test_work_is_that_of_the_experts_here(moe, p):
     x = moe.inputs(p)

@@ -8,11 +8,12 @@ from unittest.mock import create_autospec
 
 import pytest
 import torch
-from decoding import fp4
-from hypothesis import HealthCheck, given, settings
+from decoding import fp4, in_tiles, unshuffled
+from drawing import few
+from hypothesis import given
 from hypothesis import strategies as st
 from moe_layers import ACT, UNGATED, near, raw, rounded
-from trtllm_layers import PLAIN, ROUTINES, by_hand
+from trtllm_layers import PLAIN, ROUTINES, by_hand, run_of
 
 from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.routines.moe import _experts, _trtllm
@@ -25,21 +26,12 @@ from pytest_flashinfer_perf.routines.moe.trtllm_fp8 import (
     fp8_tensor,
 )
 
-few = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
-)
 FP4, BLOCKS, TENSOR = PLAIN
 SMALL = {"num_tokens": 5, "hidden_size": 256, "intermediate_size": 128, "num_experts": 8, "top_k": 2}
 
 
 @pytest.fixture(scope="session")
-def moe(on_cpu):
-    made = {params: on_cpu(routine) for params, routine in ROUTINES.items()}
-    return lambda p: made[type(p)]
-
-
-@pytest.fixture(scope="session")
-def called(moe):
+def called():
     fused_moe = pytest.importorskip("flashinfer.fused_moe", exc_type=ImportError)
 
     def call(p, x, backend="trtllm", name=""):
@@ -49,17 +41,17 @@ def called(moe):
             patch.setattr(fused_moe, name, api)
             if backend == "mono_moe":
                 patch.setattr(fused_moe, "alloc_scratchpad", lambda device: torch.zeros(1, device=device))
-            moe(p).launched(p, x, backend)
+            run_of(p).launched(p, x, backend)
         return inspect.signature(api).bind(*api.call_args.args, **api.call_args.kwargs).arguments
 
     return call
 
 
 @pytest.mark.parametrize("routine", ROUTINES.values(), ids=lambda routine: routine.name)
-def test_calls_fit_the_librarys_signature(moe, called, routine):
+def test_calls_fit_the_librarys_signature(called, routine):
     enums = pytest.importorskip("flashinfer.tllm_enums", exc_type=ImportError)
     for p in (shape.params for shape in routine.tiers["smoke"]()):
-        x = moe(p).inputs(p)
+        x = run_of(p).inputs(p)
         told = called(p, x)
         assert told["output"] is x.out
         assert told["routing_logits"] is x.logits
@@ -75,28 +67,12 @@ def test_calls_fit_the_librarys_signature(moe, called, routine):
         assert x.logits.dtype == (torch.float32 if deepseek or wide else torch.bfloat16)
 
 
-def unshuffled(rows, block):
-    """Row w x 8 + r of each block was its row r x block/8 + w."""
-    out, stride = torch.empty_like(rows), block // 8
-    for place in range(rows.shape[1]):
-        start, within = place // block * block, place % block
-        out[:, start + within % 8 * stride + within // 8] = rows[:, place]
-    return out
-
-
 def unpaired(rows):
     return torch.cat((rows[:, 0::2], rows[:, 1::2]), 1)
 
 
 def untiled(tiles):
-    """By the formula of a byte's place: tiles of 128 rows x 4 columns, in each of which rows 32 apart lie together."""
-    experts, rows, columns = tiles.shape
-    flat = tiles.reshape(experts, -1)
-    out = torch.empty_like(tiles)
-    row, column = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
-    tile = row // 128 * (columns // 4) + column // 4
-    out[:, row, column] = flat[:, tile * 512 + row % 32 * 16 + row % 128 // 32 * 4 + column % 4]
-    return out
+    return torch.stack([in_tiles(expert, *expert.shape) for expert in tiles])
 
 
 def first_rows(p, rows, block=32):
@@ -106,9 +82,9 @@ def first_rows(p, rows, block=32):
 
 @pytest.mark.parametrize("layout", [0, 2])
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_blocks_are_the_weights_in_another_order(moe, called, layout, shuffled):
+def test_blocks_are_the_weights_in_another_order(called, layout, shuffled):
     p = TrtllmFp8BlockScaleMoe(**SMALL, weight_layout=layout, use_shuffled_weight=shuffled)
-    x = moe(p).inputs(p)
+    x = run_of(p).inputs(p)
     told = called(p, x)
     for name, wanted in (("gemm1_weights", x.stored.first), ("gemm2_weights", x.stored.second)):
         rows = raw(told[name])
@@ -159,9 +135,9 @@ def by_formula(p, told, layer, scalars, narrow):
 
 @pytest.mark.parametrize("activation", ["Swiglu", "Geglu", "Relu2", "Identity"])
 @pytest.mark.parametrize("mode", ["nvfp4", "mxfp4_mxfp8", "mxfp4_bf16"])
-def test_fp4_arguments_give_the_reference_by_the_kernels_formula(moe, called, mode, activation):
+def test_fp4_arguments_give_the_reference_by_the_kernels_formula(called, mode, activation):
     p = TrtllmFp4BlockScaleMoe(**SMALL, routing_method="renormalize", fp4_mode=mode, activation_type=activation)
-    x = moe(p).inputs(p)
+    x = run_of(p).inputs(p)
     told = called(p, x)
     scalars = [told[f"output{name}"] for name in ("1_scale_scalar", "1_scale_gate_scalar", "2_scale_scalar")]
     narrow = (lambda act: rounded(act, torch.ones(()))) if mode == "nvfp4" else (lambda act: act)
@@ -171,12 +147,12 @@ def test_fp4_arguments_give_the_reference_by_the_kernels_formula(moe, called, mo
 
 @pytest.mark.parametrize("activation", ["Swiglu", "Geglu", "Relu2", "Identity"])
 @pytest.mark.parametrize("on_input", [False, True])
-def test_fp8_arguments_give_the_reference_by_the_kernels_formula(moe, called, activation, on_input):
+def test_fp8_arguments_give_the_reference_by_the_kernels_formula(called, activation, on_input):
     method = {"routing_method": "llama4", "top_k": 1} if on_input else {"routing_method": "topk"}
     p = TrtllmFp8PerTensorScaleMoe(
         **{**SMALL, **method}, activation_type=activation, use_routing_scales_on_input=on_input
     )
-    x = moe(p).inputs(p)
+    x = run_of(p).inputs(p)
     told = called(p, x)
     first = first_rows(p, told["gemm1_weights"]).view(torch.float8_e4m3fn)
     second = unshuffled(raw(told["gemm2_weights"]), 32).view(torch.float8_e4m3fn)
@@ -223,22 +199,22 @@ def agrees(p, got, x, tolerance):
     return check.compare(got, ROUTINES[type(p)].reference(p, x)[0], tolerance).rule == ""
 
 
-@few
+@few(25)
 @given(RIGHT, st.sampled_from([0, 4]))
-def test_the_librarys_fp8_reference_agrees_on_the_arguments_we_pass(moe, called, changes, first):
+def test_the_librarys_fp8_reference_agrees_on_the_arguments_we_pass(called, changes, first):
     p = TrtllmFp8BlockScaleMoe(**changes, local_expert_offset=first if changes["local_num_experts"] else 0)
-    x = moe(p).inputs(p)
+    x = run_of(p).inputs(p)
     got = theirs("trtllm_fp8_block_scale_moe", called(p, x))
     assert agrees(p, got, x, check.Tolerance(1e-2, 1e-2, 5e-3))
 
 
-@few
+@few(25)
 @given(RIGHT, st.sampled_from([0, 4]), st.sampled_from(MODES))
-def test_the_librarys_fp4_reference_agrees(moe, called, changes, first, mode):
+def test_the_librarys_fp4_reference_agrees(called, changes, first, mode):
     """It knows neither tiles nor shuffles, which are undone here; nor the scalars, which are 1; nor does it round."""
     here = first if changes["local_num_experts"] else 0
     p = TrtllmFp4BlockScaleMoe(**changes, local_expert_offset=here, fp4_mode=mode)
-    x = moe(p).inputs(p)
+    x = run_of(p).inputs(p)
     units = {name: torch.ones_like(getattr(x.stored, name)) for name in ("by_first", "by_second") if mode == "nvfp4"}
     x = replace(x, stored=x.stored._replace(**units))
     told = called(p, x)
@@ -256,10 +232,10 @@ def test_the_librarys_fp4_reference_agrees(moe, called, changes, first, mode):
     assert check.compare(got, wanted, check.Tolerance(1e-2, 1e-2, 5e-3)).rule == ""
 
 
-def test_mono_moe_is_given_the_gate_first_in_its_own_order(moe, called):
+def test_mono_moe_is_given_the_gate_first_in_its_own_order(called):
     """Of each 64 rows of gate and of up, 8 in turn: back to [gate, up], by the docstring's formula of a row's place."""
     p = TrtllmFp8BlockScaleMoe(**SMALL, routing_method="renormalize")
-    x = moe(p).inputs(p)
+    x = run_of(p).inputs(p)
     told = called(p, x, "mono_moe", "mono_moe")
     up = raw(told["expert_weights_up"])
     gate_first = torch.empty_like(up)

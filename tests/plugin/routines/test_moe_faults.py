@@ -6,11 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 from moe_layers import PLAIN, VARIANTS, plain, raw, stored
-from on_cpu import OnCpu
-from trtllm_layers import KINDS, ROUTINES
+from trtllm_layers import KINDS, ROUTINES, run_of
 
 from pytest_flashinfer_perf.checking import check
-from pytest_flashinfer_perf.routines.moe.cutlass import cutlass_moe
 
 CUTLASS = {variant: plain(variant) for variant in VARIANTS}
 LAYERS = {**CUTLASS, **KINDS}
@@ -19,10 +17,6 @@ SCALES = (
     "by_second",
     *(f"{of}_{kind}" for of in ("x", "first", "second") for kind in ("blocks", "scales")),
 )
-
-
-def run_of(p):
-    return OnCpu(ROUTINES.get(type(p), cutlass_moe))
 
 
 @functools.cache

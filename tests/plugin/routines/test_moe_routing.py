@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from drawing import few
+from hypothesis import given
 from hypothesis import strategies as st
 from trtllm_layers import by_hand
 
@@ -21,15 +22,12 @@ from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.strategies import params_of
 
-few = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
-)
 SIZES = {"num_tokens": 1, "hidden_size": 128, "intermediate_size": 128, "num_experts": 8, "top_k": 2}
 PLAIN = TrtllmFp8PerTensorScaleMoe(**SIZES, routing_method="renormalize")
 GROUPED = TrtllmFp8PerTensorScaleMoe(**SIZES, n_group=4, topk_group=2)
 
 
-@few
+@few(60)
 @given(params_of(TrtllmFp8PerTensorScaleMoe), st.integers(0, 99))
 def test_every_method_is_as_it_is_described(p, seed):
     x = fp8_tensor.inputs(p, torch.Generator().manual_seed(seed), torch.device("cpu"))
@@ -49,20 +47,17 @@ LOGITS = (0.0, 1.0, -1.0, 2.0, 0.5, -2.0, 1.5, -0.5)
 
 
 @pytest.mark.parametrize(
-    ("method", "wanted"),
+    ("method", "top_k", "wanted"),
     [
-        ("renormalize", {3: 0.6225, 6: 0.3775}),  # e^2 / (e^2 + e^1.5)
-        ("renormalize_naive", {3: 0.6225, 6: 0.3775}),
-        ("topk", {3: 2.0, 6: 1.5}),
-        ("deepseek_v3", {3: 1.2965, 6: 1.2035}),  # 2.5 x .8808 / (.8808 + .8176)
+        ("renormalize", 2, {3: 0.6225, 6: 0.3775}),  # e^2 / (e^2 + e^1.5)
+        ("renormalize_naive", 2, {3: 0.6225, 6: 0.3775}),
+        ("topk", 2, {3: 2.0, 6: 1.5}),
+        ("deepseek_v3", 2, {3: 1.2965, 6: 1.2035}),  # 2.5 x .8808 / (.8808 + .8176)
+        ("llama4", 1, {3: 0.8808}),
     ],
 )
-def test_weights_worked_out_by_hand(method, wanted):
-    assert routed(replace(PLAIN, routing_method=method), *LOGITS) == wanted
-
-
-def test_llama4_takes_one_expert_by_its_sigmoid():
-    assert routed(replace(PLAIN, routing_method="llama4", top_k=1), *LOGITS) == {3: 0.8808}
+def test_weights_worked_out_by_hand(method, top_k, wanted):
+    assert routed(replace(PLAIN, routing_method=method, top_k=top_k), *LOGITS) == wanted
 
 
 def test_groups_by_hand():
@@ -86,7 +81,7 @@ def test_a_margin_is_what_the_choice_hangs_on():
     assert _routing.routed(GROUPED, torch.tensor([LOGITS]), None).margin.item() == pytest.approx(0.0454, abs=1e-4)
 
 
-@few
+@few(60)
 @given(params_of(TrtllmFp8PerTensorScaleMoe), st.sampled_from([torch.bfloat16, torch.float32]), st.integers(0, 9))
 def test_no_choice_hangs_on_rounding(p, dtype, seed):
     x = _trtllm.inputs(replace(p, num_tokens=200), None, dtype, torch.Generator().manual_seed(seed))

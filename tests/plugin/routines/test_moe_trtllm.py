@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 from decoding import fp4
-from hypothesis import HealthCheck, given, settings
+from drawing import few
+from hypothesis import given
 from hypothesis import strategies as st
 from moe_layers import ACT, by_experts, by_tiles, near, rounded, stored
 from torch.profiler import ProfilerActivity, profile
-from trtllm_layers import KINDS, PLAIN, ROUTINES, by_hand
+from trtllm_layers import KINDS, PLAIN, ROUTINES, by_hand, run_of
 
 from pytest_flashinfer_perf.engine import cold
 from pytest_flashinfer_perf.routines.moe import _trtllm
@@ -19,16 +20,7 @@ from pytest_flashinfer_perf.routines.moe.trtllm_fp8 import TrtllmFp8BlockScaleMo
 from pytest_flashinfer_perf.spec import ParamError
 from pytest_flashinfer_perf.strategies import params_of
 
-few = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
-)
 drawn = st.one_of(*map(params_of, ROUTINES))
-
-
-@pytest.fixture(scope="session")
-def moe(on_cpu):
-    made = {params: on_cpu(routine) for params, routine in ROUTINES.items()}
-    return lambda p: made[type(p)]
 
 
 def layer(p, s):
@@ -51,10 +43,10 @@ def layer(p, s):
     return exact, *weights, ones, ones, lambda act: act
 
 
-@few
+@few(40)
 @given(drawn)
-def test_the_reference_is_the_sum_over_each_tokens_experts(moe, p):
-    x = moe(p).inputs(p)
+def test_the_reference_is_the_sum_over_each_tokens_experts(p):
+    x = run_of(p).inputs(p)
     made, bias = layer(p, x.stored), None if x.bias is None else x.bias.tolist()
     choices = [by_hand(p, logits, bias).items() for logits in x.logits.tolist()]
     tokens = [by_experts(p, made, token, c, on_input=p.weighs_input) for token, c in enumerate(choices)]
@@ -62,10 +54,10 @@ def test_the_reference_is_the_sum_over_each_tokens_experts(moe, p):
     assert near(ROUTINES[type(p)].reference(p, x)[0].double(), torch.stack(tokens), tipped_over)
 
 
-@few
+@few(40)
 @given(drawn)
-def test_work_is_that_of_the_experts_here(moe, p):
-    x, routine = moe(p).inputs(p), ROUTINES[type(p)]
+def test_work_is_that_of_the_experts_here(p):
+    x, routine = run_of(p).inputs(p), ROUTINES[type(p)]
     tokens = [by_hand(p, logits, None if x.bias is None else x.bias.tolist()) for logits in x.logits.float().tolist()]
     choices = [expert for chosen in tokens for expert in chosen if expert in p.here]
     facts, cost = routine.facts(p, x), routine.cost(p, x)
@@ -107,9 +99,9 @@ def test_weights_are_never_there_but_as_they_are_stored_and_as_they_are_passed(p
     assert 0.6 * routine.footprint(p) <= peak_memory(prepared) <= routine.footprint(p)
 
 
-def test_the_parts_of_all_gpus_add_up_to_the_whole(moe):
+def test_the_parts_of_all_gpus_add_up_to_the_whole():
     for p in KINDS.values():
-        whole = moe(p).inputs(p)
+        whole = run_of(p).inputs(p)
         parts = []
         for first in (0, 4):
             here = replace(p, local_expert_offset=first, local_num_experts=4)

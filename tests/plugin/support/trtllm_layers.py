@@ -2,6 +2,9 @@
 
 import math
 
+from on_cpu import OnCpu
+
+from pytest_flashinfer_perf.routines.moe.cutlass import cutlass_moe
 from pytest_flashinfer_perf.routines.moe.fp4_block import TrtllmFp4BlockScaleMoe, fp4_block
 from pytest_flashinfer_perf.routines.moe.trtllm_fp8 import (
     TrtllmFp8BlockScaleMoe,
@@ -21,6 +24,10 @@ PLAIN = {params: params(**SIZES, **METHOD) for params in ROUTINES}
 KINDS = dict(zip(("nvfp4", "blocks", "tensor"), PLAIN.values(), strict=True)) | {
     mode: TrtllmFp4BlockScaleMoe(**SIZES, **METHOD, fp4_mode=mode) for mode in ("mxfp4_mxfp8", "mxfp4_bf16")
 }
+
+
+def run_of(p):
+    return OnCpu(ROUTINES.get(type(p), cutlass_moe))
 
 
 def sigmoid(x):
