@@ -30,8 +30,6 @@ WATTS = api.option(
 
 @dataclass(frozen=True)
 class Energy:
-    """The field `energy` of a row."""
-
     watts: Annotated[float, "of the board, as given"]
     joules: Annotated[float, "of one call"]
 
@@ -66,12 +64,8 @@ def pytest_perf_observers(config: pytest.Config) -> Sequence[Meter]:
     return () if watts is None else (Meter(watts),)
 
 
-def energy_of(row: api.Row) -> Energy | None:
-    return row.parts.get("energy")
-
-
 def pytest_perf_terminal(config: pytest.Config, rows: Sequence[api.Row]) -> Iterator[str]:
-    known = [(energy.joules, row.case) for row in rows if (energy := energy_of(row))]
+    known = [(energy.joules, row.case) for row in rows if (energy := row.part("energy", Energy))]
     if known:
         _, case = max(known)
         yield f"energy: {sum(joules for joules, _ in known):.3g} J for a call of each case, most of it {case}"
@@ -86,7 +80,7 @@ class Limits:
 
 
 def joules_of(row: api.Row) -> float | None:
-    energy = energy_of(row)
+    energy = row.part("energy", Energy)
     return energy.joules if energy else None
 
 
@@ -95,10 +89,9 @@ def pytest_perf_quantities() -> Sequence[api.Quantity]:
     return (api.Quantity(limits=Limits, slower="slower_energy", where="by energy", figures=(figure,)),)
 
 
-# A kind of file, each line of which is a case.
-
-
 class Shapes(pytest.File):
+    """A kind of file, each line of which is a case."""
+
     def collect(self) -> Iterator[pytest.Item]:
         for nth, line in enumerate(self.path.read_text(encoding="utf-8").splitlines(), start=1):
             for entry in api.read_line(line, f"{self.path.name}:{nth}"):
@@ -113,9 +106,6 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Shapes | N
     return Shapes.from_parent(parent, path=file_path) if file_path.suffix == KIND else None
 
 
-# A command.
-
-
 def pytest_perf_commands() -> Sequence[api.Command]:
     return (api.Command("energy", "Show what the calls of a run cost in energy.", f"{__name__}:main"),)
 
@@ -124,6 +114,6 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser("flashinfer-perf energy")
     parser.add_argument("run", type=Path)
     for row in api.read_run(parser.parse_args(arguments).run).rows:
-        energy = energy_of(row)
+        energy = row.part("energy", Energy)
         print(f"{energy.joules:.3g} J" if energy else "not known", row.case)  # noqa: T201
     return 0

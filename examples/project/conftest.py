@@ -1,4 +1,4 @@
-"""A backend of one's own for a routine of the suite: each file of tests below this folder has it."""
+"""A backend of one's own for a routine of the suite, and the marker of a routine of one's own, for all tests below."""
 
 import torch
 
@@ -9,6 +9,10 @@ from pytest_flashinfer_perf.spec import Built
 def limits(p, backend, device):
     if p.out_dtype != "bfloat16":
         yield f"{backend} writes bfloat16 only: use torch"
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "elementwise: cases of scaled_add.py, a routine of one's own")
 
 
 @mm_bf16.backend("mine", limits=limits)

@@ -100,6 +100,15 @@ def test_a_project_gives_its_tests_a_backend_and_thresholds(session, pytester):
     assert held_to.idle(gate_read.read([pytester.path / "run.json"])[0].rows) == []
 
 
+@pytest.mark.usefixtures("with_backend")
+@pytest.mark.parametrize(("alpha", "outcomes"), [("p.scale", {"passed": 2}), ("1.0", {"failed": 2})])
+def test_a_project_has_a_routine_of_its_own_that_is_checked(session, pytester, alpha, outcomes):
+    shutil.copytree(EXAMPLES / "project", pytester.path, dirs_exist_ok=True)
+    routine = pytester.path / "scaled_add.py"
+    routine.write_text(routine.read_text().replace("alpha=p.scale", f"alpha={alpha}"))
+    assert session("test_scaled_add.py", "--strict-markers").outcomes == outcomes
+
+
 def imports_of(page):
     """What a page's programs import of ours."""
     nodes = [node for program in blocks(page, "python") for node in ast.walk(ast.parse(program))]

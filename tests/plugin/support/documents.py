@@ -21,7 +21,13 @@ PAGES = [
 ]
 RECORDS = sorted(EVIDENCE.glob("*.md"))
 QUICK = ("--perf-iters=3", "--perf-device=cpu", "-p", "no:cacheprovider")
-PYTEST_OPTIONS = {"collect-only", "import-mode", "hypothesis-profile"}  # of no plugin that tests are run with
+OF_EXAMPLES = re.findall(r'"--(perf-[a-z-]+)"', (EXAMPLES / "extension/flashinfer_perf_energy.py").read_text())
+PYTEST_OPTIONS = {
+    *OF_EXAMPLES,
+    "collect-only",
+    "import-mode",
+    "hypothesis-profile",
+}  # of no plugin that tests are run with
 
 
 def blocks(page, language):
