@@ -3,54 +3,52 @@
 import json
 from pathlib import Path
 
-GEMM = {
-    "name": "gemm_n8_k16",
-    "op_type": "gemm",
-    "axes": {"M": {"type": "var"}, "N": {"type": "const", "value": 8}, "K": {"type": "const", "value": 16}},
-    "inputs": {"A": {"shape": ["M", "K"], "dtype": "float32"}, "B": {"shape": ["N", "K"], "dtype": "float32"}},
-    "outputs": {"C": {"shape": ["M", "N"], "dtype": "float32"}},
-    "reference": "import torch\n\ndef run(A, B):\n    return A @ B.T\n",
-}
-RMSNORM = {
-    "name": "rmsnorm_h32",
-    "op_type": "rmsnorm",
-    "axes": {"batch": {"type": "var"}, "hidden": {"type": "const", "value": 32}},
-    "inputs": {
-        "x": {"shape": ["batch", "hidden"], "dtype": "bfloat16"},
-        "weight": {"shape": ["hidden"], "dtype": "bfloat16"},
-        "eps": {"shape": None, "dtype": "float32"},
-    },
-    "outputs": {"y": {"shape": ["batch", "hidden"], "dtype": "bfloat16"}},
-    "reference": (
+
+def definition(name, op_type, constants, *, inputs, outputs, reference):
+    """A tensor is its type and its axes, which vary unless they are constants; a number is its type alone."""
+    shapes = [shape.split()[1:] for shape in (*inputs.values(), *outputs.values())]
+    axes = {axis: {"type": "var"} for shape in shapes for axis in shape}
+    axes |= {axis: {"type": "const", "value": value} for axis, value in constants.items()}
+    sides = {
+        side: {tensor: {"shape": said.split()[1:] or None, "dtype": said.split()[0]} for tensor, said in of.items()}
+        for side, of in (("inputs", inputs), ("outputs", outputs))
+    }
+    return {"name": name, "op_type": op_type, "axes": axes, **sides, "reference": reference}
+
+
+GEMM = definition(
+    "gemm_n8_k16",
+    "gemm",
+    {"N": 8, "K": 16},
+    inputs={"A": "float32 M K", "B": "float32 N K"},
+    outputs={"C": "float32 M N"},
+    reference="import torch\n\ndef run(A, B):\n    return A @ B.T\n",
+)
+RMSNORM = definition(
+    "rmsnorm_h32",
+    "rmsnorm",
+    {"hidden": 32},
+    inputs={"x": "bfloat16 batch hidden", "weight": "bfloat16 hidden", "eps": "float32"},
+    outputs={"y": "bfloat16 batch hidden"},
+    reference=(
         "import torch\n\ndef run(x, weight, eps):\n    wide = x.float()\n"
         "    return (wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * weight.float()).to(x.dtype)\n"
     ),
-}
-DECODE = {
-    "name": "gqa_paged_decode_h4_kv2_d8_ps1",
-    "op_type": "gqa_paged",
-    "axes": {
-        "batch": {"type": "var"},
-        "pages": {"type": "var"},
-        "indptr": {"type": "var"},
-        "tokens": {"type": "var"},
-        "heads": {"type": "const", "value": 4},
-        "kv_heads": {"type": "const", "value": 2},
-        "dim": {"type": "const", "value": 8},
+)
+DECODE = definition(
+    "gqa_paged_decode_h4_kv2_d8_ps1",
+    "gqa_paged",
+    {"heads": 4, "kv_heads": 2, "dim": 8},
+    inputs={
+        "q": "float32 batch heads dim",
+        "k": "float32 pages kv_heads dim",
+        "v": "float32 pages kv_heads dim",
+        "kv_indptr": "int32 indptr",
+        "kv_indices": "int32 tokens",
+        "sm_scale": "float32",
     },
-    "inputs": {
-        "q": {"shape": ["batch", "heads", "dim"], "dtype": "float32"},
-        "k": {"shape": ["pages", "kv_heads", "dim"], "dtype": "float32"},
-        "v": {"shape": ["pages", "kv_heads", "dim"], "dtype": "float32"},
-        "kv_indptr": {"shape": ["indptr"], "dtype": "int32"},
-        "kv_indices": {"shape": ["tokens"], "dtype": "int32"},
-        "sm_scale": {"shape": None, "dtype": "float32"},
-    },
-    "outputs": {
-        "output": {"shape": ["batch", "heads", "dim"], "dtype": "float32"},
-        "lse": {"shape": ["batch", "heads"], "dtype": "float32"},
-    },
-    "reference": """import math
+    outputs={"output": "float32 batch heads dim", "lse": "float32 batch heads"},
+    reference="""import math
 import torch
 
 def run(q, k, v, kv_indptr, kv_indices, sm_scale):
@@ -64,17 +62,14 @@ def run(q, k, v, kv_indptr, kv_indices, sm_scale):
             lse[i] = logits.logsumexp(-1) / math.log(2)
     return output, lse
 """,
-}
-SAMPLING = {
-    "name": "top_k_sampling_v16",
-    "op_type": "sampling",
-    "axes": {"batch": {"type": "var"}, "vocab": {"type": "const", "value": 16}},
-    "inputs": {
-        "probs": {"shape": ["batch", "vocab"], "dtype": "float32"},
-        "top_k": {"shape": ["batch"], "dtype": "int32"},
-    },
-    "outputs": {"samples": {"shape": ["batch"], "dtype": "int64"}},
-    "reference": """import torch
+)
+SAMPLING = definition(
+    "top_k_sampling_v16",
+    "sampling",
+    {"vocab": 16},
+    inputs={"probs": "float32 batch vocab", "top_k": "int32 batch"},
+    outputs={"samples": "int64 batch"},
+    reference="""import torch
 
 def run(probs, top_k):
     order = probs.sort(-1, descending=True).values
@@ -82,31 +77,21 @@ def run(probs, top_k):
     kept = torch.where(probs >= limit, probs, 0.0)
     return kept.multinomial(1)[:, 0]
 """,
-}
+)
 LOWBIT = {**GEMM, "name": "lowbit_gemm", "op_type": "lowbit"}
-INDEXER = {
-    "name": "dsa_topk_indexer_h2_d8_topk4_ps2",
-    "op_type": "dsa_paged",
-    "axes": {
-        "batch": {"type": "var"},
-        "pages": {"type": "var"},
-        "slots": {"type": "var"},
-        "heads": {"type": "const", "value": 2},
-        "dim": {"type": "const", "value": 8},
-        "page_size": {"type": "const", "value": 2},
-        "one": {"type": "const", "value": 1},
-        "packed": {"type": "const", "value": 12},
-        "topk": {"type": "const", "value": 4},
+INDEXER = definition(
+    "dsa_topk_indexer_h2_d8_topk4_ps2",
+    "dsa_paged",
+    {"heads": 2, "dim": 8, "page_size": 2, "one": 1, "packed": 12, "topk": 4},
+    inputs={
+        "q_index_fp8": "float8_e4m3fn batch heads dim",
+        "k_index_cache_fp8": "int8 pages page_size one packed",
+        "weights": "float32 batch heads",
+        "seq_lens": "int32 batch",
+        "block_table": "int32 batch slots",
     },
-    "inputs": {
-        "q_index_fp8": {"shape": ["batch", "heads", "dim"], "dtype": "float8_e4m3fn"},
-        "k_index_cache_fp8": {"shape": ["pages", "page_size", "one", "packed"], "dtype": "int8"},
-        "weights": {"shape": ["batch", "heads"], "dtype": "float32"},
-        "seq_lens": {"shape": ["batch"], "dtype": "int32"},
-        "block_table": {"shape": ["batch", "slots"], "dtype": "int32"},
-    },
-    "outputs": {"topk_indices": {"shape": ["batch", "topk"], "dtype": "int32"}},
-    "reference": """import torch
+    outputs={"topk_indices": "int32 batch topk"},
+    reference="""import torch
 
 def run(q_index_fp8, k_index_cache_fp8, weights, seq_lens, block_table):
     pages, page, _, width = k_index_cache_fp8.shape
@@ -122,34 +107,21 @@ def run(q_index_fp8, k_index_cache_fp8, weights, seq_lens, block_table):
         chosen[i, : len(best)] = tokens[best].int()
     return chosen
 """,
-}
-SPARSE = {
-    "name": "dsa_sparse_attention_h2",
-    "op_type": "dsa_paged",
-    "axes": {
-        "tokens": {"type": "var"},
-        "pages": {"type": "var"},
-        "heads": {"type": "const", "value": 2},
-        "dim": {"type": "const", "value": 8},
-        "topk": {"type": "const", "value": 4},
-    },
-    "inputs": {
-        "q": {"shape": ["tokens", "heads", "dim"], "dtype": "float32"},
-        "cache": {"shape": ["pages", "dim"], "dtype": "float32"},
-        "sparse_indices": {"shape": ["tokens", "topk"], "dtype": "int32"},
-    },
-    "outputs": {
-        "output": {"shape": ["tokens", "heads", "dim"], "dtype": "float32"},
-        "lse": {"shape": ["tokens", "heads"], "dtype": "float32"},
-    },
-    "reference": """import torch
+)
+SPARSE = definition(
+    "dsa_sparse_attention_h2",
+    "dsa_paged",
+    {"heads": 2, "dim": 8, "topk": 4},
+    inputs={"q": "float32 tokens heads dim", "cache": "float32 pages dim", "sparse_indices": "int32 tokens topk"},
+    outputs={"output": "float32 tokens heads dim", "lse": "float32 tokens heads"},
+    reference="""import torch
 
 def run(q, cache, sparse_indices):
     keys = cache[sparse_indices.long() % len(cache)]
     logits = torch.einsum("thd,tkd->thk", q, keys)
     return torch.einsum("thk,tkd->thd", logits.softmax(-1), keys), logits.logsumexp(-1)
 """,
-}
+)
 
 RIGHT = {
     "gemm_n8_k16": "import torch\n\ndef run(A, B, C):\n    torch.matmul(A, B.T, out=C)\n",

@@ -1,8 +1,13 @@
 """Test files for whole sessions, whose calls take as long as the work in them says."""
 
-CLOCK = """
+HEAD = """
     import random
 
+    import pytest
+    import torch
+    from flashinfer.autotuner import AutoTuner, DynamicTensorSpec, TunableRunner, TuningConfig
+    from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
+    from pytest_flashinfer_perf.spec.routine import Built
     from scripted import Scripted, install
 
     class Clock(Scripted):
@@ -20,19 +25,19 @@ CLOCK = """
 
     install(clock := Clock())
 """
+OF_EIGHT_ROWS = """
+    @pytest.mark.perf_cases(bmm_fp8, "--n 16 --k 32 --m 8")
+    def test_bmm(perf, case):
+        perf(case)
+"""
 # A product whose runner has eight tactics of known cost, and a tuner's stopwatch. Entries are kept by bucket and by
 # size, as cuBLASLt's BF16 runner keeps them, or with BY_TYPE by type.
-FILE = f"""{CLOCK}
+FILE = f"""{HEAD}
     import glob
     import os
     import threading
     import warnings
 
-    import pytest
-    import torch
-    from flashinfer.autotuner import AutoTuner, DynamicTensorSpec, TunableRunner, TuningConfig
-    from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
-    from pytest_flashinfer_perf.spec.routine import Built
 
     # 6 is wrong, 7 raises, 8 is not listed
     MS = dict(zip(range(-1, 9), (6.0, 2.0, 2.0, 4.0, 6.0, 16.0, 8.0, 1.0, 1.0, 3.0)))
@@ -94,13 +99,7 @@ FILE = f"""{CLOCK}
         perf(case)
 """
 # A call that asks twice, as a layer of experts does: the time is the sum of what both answers cost.
-TWO = f"""{CLOCK}
-    import pytest
-    import torch
-    from flashinfer.autotuner import AutoTuner, TunableRunner, TuningConfig
-    from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
-    from pytest_flashinfer_perf.spec.routine import Built
-
+TWO = f"""{HEAD}
     MS = dict(up=dict(zip((-1, 0, 1, 2), (2.5, 2.5, 0.5, 4.5))), down=dict(zip((-1, (0,), (1,)), (2.0, 0.5, 2.0))))
 
     class Array:
@@ -131,19 +130,9 @@ TWO = f"""{CLOCK}
                 chosen(inputs=always, tactic=tactic)
 
         return Built(launch, "auto")
-
-    @pytest.mark.perf_cases(bmm_fp8, "--n 16 --k 32 --m 8")
-    def test_bmm(perf, case):
-        perf(case)
-"""
+{OF_EIGHT_ROWS}"""
 # Two runners of one class, and tactics that are no numbers: "0" of the second one is the fastest.
-ALIKE = f"""{CLOCK}
-    import pytest
-    import torch
-    from flashinfer.autotuner import AutoTuner, TunableRunner, TuningConfig
-    from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
-    from pytest_flashinfer_perf.spec.routine import Built
-
+ALIKE = f"""{HEAD}
     class Odd:
         __hash__ = None
 
@@ -180,18 +169,9 @@ ALIKE = f"""{CLOCK}
             runner(inputs=always, tactic=tactic)
 
         return Built(launch, "auto")
-
-    @pytest.mark.perf_cases(bmm_fp8, "--n 16 --k 32 --m 8")
-    def test_bmm(perf, case):
-        perf(case)
-"""
+{OF_EIGHT_ROWS}"""
 # No tuner: `auto` stands for one of two backends, and takes the slower one.
-HEURISTIC = f"""{CLOCK}
-    import pytest
-    from flashinfer.autotuner import AutoTuner, TunableRunner, TuningConfig
-    from pytest_flashinfer_perf.routines.gemm.bmm import bmm_fp8
-    from pytest_flashinfer_perf.spec.routine import Built
-
+HEURISTIC = f"""{HEAD}
     class BrokenRunner(TunableRunner):
         def get_valid_tactics(self, inputs, profile):
             raise RuntimeError("no list")
@@ -216,8 +196,4 @@ HEURISTIC = f"""{CLOCK}
 
     for name, milliseconds in (("auto", 8.0), ("cublas", 2.0), ("cudnn", 8.0), ("cutlass", 0)):
         planted(name, milliseconds)
-
-    @pytest.mark.perf_cases(bmm_fp8, "--n 16 --k 32 --m 8")
-    def test_bmm(perf, case):
-        perf(case)
-"""
+{OF_EIGHT_ROWS}"""

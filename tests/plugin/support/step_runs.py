@@ -1,8 +1,6 @@
 """A small model, a step of it, and runs that measured its kernels."""
 
-import json
-
-from reports import benchmark, document, write
+from reports import benchmark, document
 
 from pytest_flashinfer_perf.extensions.apis.known import all_apis
 from pytest_flashinfer_perf.extensions.models import plan as plans
@@ -23,7 +21,6 @@ TINY = {
 
 def completed(folder, known=None):
     """The plan of TINY's step, as the FlashInfer that is installed here can measure it."""
-    (folder / "config.json").write_text(json.dumps(TINY))
     return plans.completed(plans.of(str(folder), STEP), {**all_routines(), **all_apis()} if known is None else known)
 
 
@@ -54,7 +51,3 @@ def recorded(plan, microseconds, when="2026-11-20T10:00:00+00:00", **changes):
 
 def recorded_of(plan, made):
     return {**made, "flashinfer_perf": {**made["flashinfer_perf"], "step": written(plan)}}
-
-
-def run_of(path, microseconds, plan):
-    return write(path, document(*rows(plan, microseconds)))

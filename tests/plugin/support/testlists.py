@@ -1,4 +1,4 @@
-"""Lines of `flashinfer_benchmark.py`, and pytest run on a file of them."""
+"""Lines of `flashinfer_benchmark.py`."""
 
 GEMM = "--routine bmm_fp8 --batch_size 1 --m 4 --n 16 --k 16 --backends torch"
 DECODE = "--routine BatchDecodeWithPagedKVCacheWrapper --page_size 4 --batch_size 1 --s_kv 8 --num_qo_heads 2"
@@ -10,9 +10,3 @@ LINES = f"""
 {GEMM} -n 4
   {DECODE} -n 2 --case_tag "two words"
 """
-OPTIONS = ("--import-mode=importlib", "-p", "no:cacheprovider")
-
-
-def run(pytester, text, *arguments, name="lines.txt"):
-    (pytester.path / name).write_text(text)
-    return pytester.runpytest(*OPTIONS, *arguments)

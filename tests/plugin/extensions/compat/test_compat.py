@@ -208,13 +208,8 @@ def test_none(): assert len(bench_gpu_time(torch.neg, 1, 3, input_args=(torch.on
 
 @ON_CPU
 def test_in_a_test_with_perf_the_call_is_its_row_unless_answers_alone_are_asked_for(session):
-    done = session(
-        "--perf-device=cpu",
-        "-W",
-        "ignore:pytest_flashinfer_perf.extensions.compat",
-        quick=False,
-        test_own=TESTS,
-    )
+    silent = ("-W", "ignore:pytest_flashinfer_perf.extensions.compat")
+    done = session("--perf-device=cpu", *silent, quick=False, test_own=TESTS)
     assert done.outcomes == {"passed": 2, "failed": 1}
     done.says("*perf records one row per test*")
     row = done["test_row"]

@@ -195,10 +195,8 @@ def test_a_child_that_cannot_try_anything_says_why(tmp_path):
 def test_a_finding_is_pasteable_and_its_file_gives_the_case_again(tmp_path):
     params = next(iter(planted_backends.last_page.tiers["smoke"]())).params
     case = Case(decode, Shape(params), "torch", seed=7)
-
-    found = findings.describe(
-        case, Outcome("crashed", "it died", log="last words"), {"torch": "2", "cuda": None}, steady=False
-    )
+    died = Outcome("crashed", "it died", log="last words")
+    found = findings.describe(case, died, {"torch": "2", "cuda": None}, steady=False)
     scope = {"example": lambda params, seed: (params, seed)}
     exec(f"from {found.module}", scope)
     assert eval(found.example.removeprefix("@"), scope) == (params, 7)
@@ -207,12 +205,8 @@ def test_a_finding_is_pasteable_and_its_file_gives_the_case_again(tmp_path):
     assert is_finding(path)
     assert findings.line_of(path) == case.words
     said = json.loads(path.read_text())
-    assert (said["kind"], said["steady"], said["versions"], said["log"]) == (
-        "crashed",
-        False,
-        {"torch": "2"},
-        "last words",
-    )
+    kept = {"kind": "crashed", "steady": False, "versions": {"torch": "2"}, "log": "last words"}
+    assert kept.items() <= said.items()
     assert found.lines[0] == "crashed, not every time: it died"
 
 

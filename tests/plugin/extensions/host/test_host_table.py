@@ -64,10 +64,6 @@ def test_a_line_fits_in_80_columns(us, plan_us, count):
     assert all(len(line) <= 80 for line in lines([row]))
 
 
-def test_without_a_gpu_the_terminal_says_so():
-    assert list(lines([typed(host=None)])) == [NOTHING]
-
-
 def test_what_the_gpu_waits_for_is_noted(measured, cpu, monkeypatch):
     assert " ".join(waiting(measured[0].rows)).startswith("1 case with more host time than GPU time")
     monkeypatch.setattr(host, "measured", lambda *_: (HostTime(40.0, (40.0,), False), "nothing was counted"))
@@ -91,7 +87,8 @@ def test_plans_over_batches_are_drawn(measured):
     assert vl_convert.vegalite_to_vega(section.chart)["marks"]
 
 
-def test_a_run_without_a_gpu_has_no_such_section(read):
+def test_without_a_gpu_the_terminal_says_so_and_a_report_has_no_such_section(read):
+    assert list(lines([typed(host=None)])) == [NOTHING]
     assert list(extension.pytest_perf_sections(read(benchmark("fa2", host=None)))) == []
 
 

@@ -1,13 +1,12 @@
 """A model's step as cases of a run, and as a budget of their times."""
 
-import json
 import subprocess
 import sys
 import tempfile
 
 import pytest
-from reports import document, unmeasured, write
-from step_runs import FLAGS, PRODUCTS, STEP, TIMES, TINY, completed, recorded_of, rows
+from reports import document, unmeasured
+from step_runs import FLAGS, PRODUCTS, STEP, TIMES, completed, recorded_of, rows
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.extensions.apis.known import all_apis
@@ -20,19 +19,11 @@ from pytest_flashinfer_perf.spec.presets import Spread, UnevenError
 
 
 @pytest.fixture
-def tiny(tmp_path):
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(TINY))
-    return folder
-
-
-@pytest.fixture
 def collected(session, pytestconfig):
-    """The session that collects the suite, and the tests that it collects."""
+    """The session that collects the suite, or what is asked for where no file is named, and its tests."""
 
-    def collected(*words):
-        tests = [pytestconfig.rootpath / "tests" / family for family in ("attention", "gemm", "comm")]
+    def collected(*words, families=("attention", "gemm", "comm")):
+        tests = [pytestconfig.rootpath / "tests" / family for family in families]
         done = session(*tests, "--collect-only", "-q", "--import-mode=importlib", "--perf-backends=torch", *words)
         return done, [line.rpartition("::")[2] for line in done.result.outlines if "::" in line]
 
@@ -79,10 +70,8 @@ def test_a_model_replaces_the_tier(collected):
         (["--perf-model=llama-3.1-8b", "--perf-step=--batch none"], "--perf-step: argument --batch: must be a whole"),
         (["--perf-model=llama-3.1-8b", "--perf-step=--batch '4"], "--perf-step: No closing quotation: --batch '4"),
         (["--perf-model=gemma-3-12b", "--perf-step=--batch 4"], "unknown name 'gemma-3-12b', did you mean"),
-        (["--perf-model=nope/config.json"], "nope/config.json could not be read: "),
         (["--perf-model=llama-3.1-8b-tp5", "--perf-step=--batch 4"], "has 32 query heads, which 5 GPUs cannot"),
         (["--perf-model=llama-3.1-8b-tp8", "--perf-step=--tp 4"], "--perf-step: --tp 4: the model's name has -tp8"),
-        (["--perf-model=llama-3.1-8b-ep8", "--perf-step=--batch 4"], "has no experts, which 8 GPUs could share"),
     ],
 )
 def test_a_model_or_step_that_cannot_be_is_one_clear_error(collected, words, sentence):
@@ -117,41 +106,15 @@ def test_a_kernel_between_more_gpus_than_a_host_has_is_a_gap(tiny):
     assert plans.is_of(plans.within(plan, 1), plan)
 
 
-@pytest.fixture
-def plan(tiny):
-    return completed(tiny)
-
-
-@pytest.fixture
-def shown(tmp_path, tiny, plan, capsys):
-    """Exit code and output of `model`, of a run with these times, rows, or this whole file, and of its base."""
-
-    def shown(head=TIMES, base=None, *words):
-        for name, times in (("run", head), ("base", base)):
-            if times is not None:
-                measured = rows(plan, times) if isinstance(times, dict) else times
-                made = times if "benchmarks" in times else document(*measured)
-                words = (*words, f"--{name}", write(tmp_path / f"{name}.json", made))
-        code = cli.main(["model", str(tiny), *FLAGS, *map(str, words)])
-        told = capsys.readouterr()
-        return code, told.out or told.err
-
-    return shown
-
-
-def test_the_sum_is_each_count_times_its_median(shown):
+def test_the_sum_is_each_count_times_the_median_of_the_fastest_backend(shown, plan):
     """By hand: 3 layers of 10 + 20 + 5 + 30 + 15 us and, between, 1 + 1 + 2 + 2 x 3 us; 40 + 3 + 7 us once."""
     code, text = shown()
-    assert code == 0
-    assert "sum 320.0 us +- " in text
+    assert (code, "sum 320.0 us +- " in text) == (0, True)
+    code, faster = shown([*rows(plan, TIMES), *rows(plan, {"attention": 8.0})])
+    assert (code, "sum 284.0 us" in faster) == (0, True), "the fastest backend counts"
     assert "of GPU time per step, incomplete: of kernels with 92.2% of the weights\n" in text
     [gate_up] = [line.split() for line in text.splitlines() if line.startswith("gate-up")]
     assert gate_up == ["gate-up", "3", "mm_bf16:", "fa2", "30.00", "us", "90.00", "us", "28.1%"]
-
-
-def test_the_fastest_backend_of_a_kernel_counts(shown, plan):
-    code, text = shown([*rows(plan, TIMES), *rows(plan, {"attention": 8.0})])
-    assert (code, "sum 284.0 us" in text) == (0, True)
 
 
 def without(name):
@@ -252,12 +215,13 @@ def test_a_file_that_is_no_plan_is_a_sentence(session, pytester, text):
         (["llama-3.1-8b", "--tp", "3"], "llama-3.1-8b has 32 query heads, which 3 GPUs cannot share evenly"),
     ],
 )
-def test_a_model_that_cannot_be_planned_is_a_sentence(words, sentence, tmp_path, monkeypatch, capsys):
+def test_a_model_that_cannot_be_planned_is_a_sentence(words, sentence, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "loop").symlink_to("loop")
-    assert cli.main(["model", *words, "--plan"]) == 2
-    assert sentence in capsys.readouterr().err
+    code, text = command("model", *words, "--plan")
+    assert code == 2
+    assert sentence in text
 
 
 def test_a_kernel_without_a_row_says_how_its_cases_ended(shown, plan):
@@ -284,11 +248,9 @@ def ended(case, backend, **how):
     return unmeasured(backend=backend, routine=routine, shape=shape, case=f"{case}-{backend}", **how)
 
 
-def test_a_step_is_collected_with_the_apis_between_its_products(session, tiny):
+def test_a_step_is_collected_with_the_apis_between_its_products(collected, tiny):
     """Without named files, as `flashinfer-perf bench` and pytest in any folder do."""
-    asked = (f"--perf-model={tiny}/config.json", "--perf-step=--batch 4 --context 128", "--perf-backends=torch")
-    done = session("--collect-only", "-q", "--import-mode=importlib", *asked)
-    ids = [line.rpartition("::")[2] for line in done.result.outlines if "::" in line]
+    _, ids = collected(f"--perf-model={tiny}/config.json", "--perf-step=--batch 4 --context 128", families=())
     apis = [one for one in ids if one.startswith("test_api[")]
     assert f"test_api[{ADD_AND_NORM}-tiny-bs4-h256-torch]" in apis
     assert f"test_api[{SAMPLING}-tiny-bs4-v640-torch]" in apis

@@ -4,22 +4,23 @@ import json
 
 import pytest
 from reports import write
-from step_runs import FLAGS, PRODUCTS, TIMES, TINY, completed, recorded
+from step_runs import PRODUCTS, TIMES, TINY, recorded
 
-from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.extensions.models import budget
 from pytest_flashinfer_perf.extensions.models import model_command as model
-from pytest_flashinfer_perf.extensions.models.step import plan_of
+from pytest_flashinfer_perf.extensions.models.step import StepKernel, plan_of
 from pytest_flashinfer_perf.extensions.shards import merging
 from pytest_flashinfer_perf.report import story
 from pytest_flashinfer_perf.rows import run_file
+from pytest_flashinfer_perf.rows.fields import FieldError
 
 
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    folder.mkdir()
-    return completed(folder)
+def test_kernels_of_a_step_are_summed():
+    kernel = StepKernel(name="gemm", count=2, weight_bytes=8.0, parameters=4, flops=16.0)
+    assert kernel.times(3) == StepKernel(name="gemm", count=6, weight_bytes=24.0, parameters=12, flops=48.0)
+    assert kernel.joined(kernel) == kernel.times(2)
+    with pytest.raises(FieldError, match="gemm: count must be at least 1, got 0"):
+        StepKernel(name="gemm", count=0)
 
 
 def longer(share):
@@ -27,7 +28,7 @@ def longer(share):
 
 
 @pytest.fixture
-def compared(plan, tmp_path, monkeypatch, capsys):
+def compared(plan, tmp_path, monkeypatch, command):
     """Exit code and output of `compare`, of two runs and a settings file."""
     monkeypatch.chdir(tmp_path)
 
@@ -35,9 +36,8 @@ def compared(plan, tmp_path, monkeypatch, capsys):
         (tmp_path / "flashinfer-perf.toml").write_text(settings)
         sides = (("base.json", base), ("head.json", head))
         files = [write(tmp_path / name, recorded(plan, us, **how)) for name, us in sides]
-        code = cli.main(["compare", "--base", str(files[0]), "--head", str(files[1]), *words])
-        shown = capsys.readouterr()
-        return code, " ".join((shown.out + shown.err).split())
+        code, text = command("compare", "--base", files[0], "--head", files[1], *words)
+        return code, " ".join(text.split())
 
     return compare
 
@@ -47,9 +47,9 @@ def test_a_run_of_a_step_records_it(session, pytestconfig, tmp_path):
     words = (
         "--import-mode=importlib",
         "--perf-backends=torch",
-        f"--perf-model={tmp_path}/config.json",
         "-k",
         "mm_bf16",
+        f"--perf-model={tmp_path}/config.json",
     )
     done = session(pytestconfig.rootpath / "tests" / "gemm", *words, "--perf-step=--batch 4 --context 128")
     assert done.code == 0
@@ -67,39 +67,32 @@ def test_a_recorded_step_is_read_and_merged_as_it_was(plan, tmp_path):
 
 
 @pytest.mark.parametrize("since", [(), ("cases", "stored", "parameters", "flops", "weight_bytes")])
-def test_a_budget_of_a_recorded_step_needs_no_flashinfer(since, plan, tmp_path, monkeypatch, capsys):
+def test_a_budget_of_a_recorded_step_needs_no_flashinfer(shown, since, plan, monkeypatch):
     """Nor that of a file which an older version wrote, without the fields that came later."""
-    (tmp_path / "tiny").mkdir()
-    (tmp_path / "tiny" / "config.json").write_text(json.dumps(TINY))
     monkeypatch.setattr(model, "all_apis", lambda: pytest.fail("asked for"))
     run = recorded(plan, TIMES)
     for kernel in run["flashinfer_perf"]["step"]["kernels"]:
         for name in since:
             del kernel[name]
-    path = write(tmp_path / "run.json", run)
-    assert cli.main(["model", str(tmp_path / "tiny"), *FLAGS, "--run", str(path)]) == 0
-    assert "sum 320.0 us +- " in capsys.readouterr().out
+    code, text = shown(run)
+    assert (code, "sum 320.0 us +- " in text) == (0, True)
 
 
-def test_a_run_of_another_step_is_planned_anew(plan, tmp_path, capsys):
+def test_a_run_of_another_step_is_planned_anew(shown, plan):
     """Its rows count where they are of the same shapes: here those of the products are."""
-    (tmp_path / "tiny").mkdir()
-    (tmp_path / "tiny" / "config.json").write_text(json.dumps(TINY))
-    path = write(tmp_path / "run.json", recorded(plan, TIMES))
-    words = ["--batch", "4", "--context", "256", "--page-size", "16"]
-    assert cli.main(["model", str(tmp_path / "tiny"), *words, "--run", str(path)]) == 2
-    assert (
-        "though a case measures it: rope, attention (0.0% of the weights): run.json has no" in capsys.readouterr().out
-    )
+    code, text = shown(recorded(plan, TIMES), None, "--context", "256")
+    assert code == 2
+    assert "though a case measures it: rope, attention (0.0% of the weights): run.json has no" in text
 
 
-def test_a_step_recorded_without_weights_is_still_summed(plan, tmp_path, capsys):
+def test_a_step_recorded_without_weights_is_still_summed(plan, tmp_path, command):
     run = recorded(plan, TIMES)
     for kernel in run["flashinfer_perf"]["step"]["kernels"]:
         del kernel["weight_bytes"]
-    assert cli.main(["report", "--markdown", str(write(tmp_path / "run.json", run))]) == 0
-    assert "sum 320.0 us" in (text := capsys.readouterr().out)
+    code, text = command("report", "--markdown", write(tmp_path / "run.json", run))
+    assert (code, "sum 320.0 us" in text) == (0, True)
     assert "incomplete: of kernels with an unknown share of the weights" in text
+    assert "| gate-up | 3 | mm\\_bf16: fa2 | 30.00 us | 90.00 us | 28.1% |" in text
 
 
 def test_a_report_has_the_share_of_each_kernel_and_names_the_gaps(plan, tmp_path):
@@ -121,11 +114,6 @@ def test_a_report_of_a_step_without_rows_has_the_reason(plan, tmp_path):
     [table] = budget.section(budget.of_runs(story.read([write(tmp_path / "run.json", recorded(plan, {}))]))).tables
     assert (*table.headings, *table.lines) == ()
     assert "has usable rows of no device: a step runs on one GPU" in table.below[0]
-
-
-def test_the_markdown_report_has_the_step(plan, tmp_path, capsys):
-    assert cli.main(["report", "--markdown", str(write(tmp_path / "run.json", recorded(plan, TIMES)))]) == 0
-    assert "| gate-up | 3 | mm\\_bf16: fa2 | 30.00 us | 90.00 us | 28.1% |" in capsys.readouterr().out
 
 
 def test_the_gate_shows_the_change_of_the_sum(compared):

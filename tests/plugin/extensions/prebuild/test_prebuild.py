@@ -161,25 +161,22 @@ def test_what_does_not_compile_fails_its_cases_in_one_sentence(session, pytester
 def test_what_there_is_no_gpu_to_compile_for_is_said(toolkit, prebuild, monkeypatch):
     monkeypatch.delenv("FLASHINFER_CUDA_ARCH_LIST")
     done = prebuild("--", "lines.txt")
-    sentence = (
-        "flashinfer-perf prebuild: there is no GPU to compile for: name one, such as FLASHINFER_CUDA_ARCH_LIST=9.0a\n"
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", sentence)
+    sentence = "there is no GPU to compile for: name one, such as FLASHINFER_CUDA_ARCH_LIST=9.0a"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"flashinfer-perf prebuild: {sentence}\n")
     assert not toolkit.compiled
 
 
-def test_nothing_to_compile_is_an_error(pytester):
-    pytester.makepyfile("def test_it(): pass")
-    done = pytester.runpytest(PLUGIN)
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(["ERROR: nothing to prebuild: these arguments select no test with a case"])
-
-
-def test_what_cannot_be_collected_is_pytests_to_say(pytester):
-    pytester.makepyfile("import nothing_there")
-    done = pytester.runpytest(PLUGIN)
-    assert done.ret == pytest.ExitCode.INTERRUPTED
-    done.stdout.fnmatch_lines(["*No module named 'nothing_there'"])
+@pytest.mark.parametrize(
+    ("text", "code", "sentence"),
+    [
+        ("def test_it(): pass", pytest.ExitCode.USAGE_ERROR, "ERROR: nothing to prebuild: these arguments select no"),
+        ("import nothing_there", pytest.ExitCode.INTERRUPTED, "No module named 'nothing_there'"),  # is pytest's to say
+    ],
+)
+def test_what_leaves_nothing_to_compile_is_an_error(session, text, code, sentence):
+    done = session(PLUGIN, test_it=text)
+    assert done.code == code
+    assert sentence in done.out + done.err
 
 
 def test_without_ninja_nothing_is_tried(monkeypatch):

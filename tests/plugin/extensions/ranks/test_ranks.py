@@ -270,17 +270,14 @@ def test_a_test_has_as_many_of_the_sessions_gpus_as_it_has_ranks(pytester, monke
     assert list(map(pytest_perf_devices, pytester.getitems(tests))) == [None, locked]
 
 
-def test_a_number_of_ranks_that_no_test_is_marked_for_is_said_to_have_had_no_effect(session):
-    done = session("--perf-ranks=2", test_it="def test_it(perf):\n    perf.time(int)\n")
-    done.says("--perf-ranks had no effect: none of the measured cases is marked by perf_ranks")
-
-
-def test_a_test_in_one_process_is_told_how_it_has_ranks(session):
-    done = session(test_it="def test_it(perf):\n    perf.time(int)\n    perf.ranks.size\n")
-    done.says("*test_it.py::test_it: perf.ranks.size needs @pytest.mark.perf_ranks(n)")
-
-
-def test_no_process_is_started_where_nothing_is_timed(session):
-    marked = "import pytest\n@pytest.mark.perf_ranks(2)\ndef test_it(perf):\n    perf.time(int)\n"
-    done = session("--perf-fuzz", "-rs", test_it=marked)
-    done.says("SKIPPED*the call is one of several processes, which are started to time it")
+@pytest.mark.parametrize(
+    ("option", "marker", "body", "sentence"),
+    [
+        ("--perf-ranks=2", "", "perf.time(int)", "--perf-ranks had no effect: none of the measured cases is marked by"),
+        ("-rs", "", "perf.ranks.size", "test_it.py::test_it: perf.ranks.size needs @pytest.mark.perf_ranks(n)"),
+        ("--perf-fuzz", "@pytest.mark.perf_ranks(2)", "perf.time(int)", "the call is one of several processes, which"),
+    ],
+)
+def test_what_is_asked_of_no_ranks_is_said(session, option, marker, body, sentence):
+    done = session(option, "-rs", test_it=f"import pytest\n{marker}\ndef test_it(perf):\n    {body}\n")
+    assert sentence in done.out

@@ -9,56 +9,53 @@ import shlex
 import pytest
 from old_commands import MANY_LINES, ONE_LINE
 
-from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.engine.one_case import obstacle
 from pytest_flashinfer_perf.extensions.testlists import run_command
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.plugin import lines
-from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.spec import case as cases
-from pytest_flashinfer_perf.spec import flags
 
 GEMM = "--routine bmm_fp8 --batch_size 1 --m 4 --n 16 --k 16 --backends torch"
 
 
 @pytest.fixture
-def ran(pytester):
+def ran(session):
     """What `flashinfer-perf run` gives to pytest, in a folder of the user's."""
-    return lambda command: pytester.runpytest(*run_command.as_pytest(shlex.split(command)))
+    return lambda command: session(*run_command.as_pytest(shlex.split(command)), quick=False)
 
 
-def rows(pytester):
-    return list(csv.DictReader(io.StringIO((pytester.path / "out.csv").read_text())))
+def rows(done):
+    return list(csv.DictReader(io.StringIO((done.folder / "out.csv").read_text())))
+
+
+@pytest.fixture
+def shown(pytester, command):
+    """The exit code and the lines of the whole command, on a CPU."""
+    pytester.chdir()
+
+    def shown(line, *beside):
+        code, text = command(*shlex.split(f"run {line}"), "--", "--perf-device=cpu", *beside)
+        return code, text.splitlines()
+
+    return shown
 
 
 @pytest.mark.parametrize("prefix", ["", "python3 flashinfer_benchmark.py ", "python a/flashinfer_benchmark.py "])
-def test_run_takes_the_old_scripts_command(ran, pytester, prefix):
+def test_run_takes_the_old_scripts_command(ran, prefix):
     done = ran(f"{prefix}{GEMM} --num_iters 3 -vv --output_path out.csv -- -v --perf-case-tag=ci")
-    done.assert_outcomes(passed=1)
-    [row] = rows(pytester)
+    assert done.outcomes == {"passed": 1}
+    [row] = rows(done)
     assert (row["routine"], row["m"]) == ("bmm_fp8", "4")
-    done.stdout.fnmatch_lines(["*test_bmm_fp8[[]m4-n16-k16-torch[]]*"])
+    done.says("*test_bmm_fp8[[]m4-n16-k16-torch[]]*")
 
 
 def test_run_takes_its_testlist_and_says_the_flags_beside_it_of_each_line(ran, pytester):
     lines = f"{GEMM}\n{GEMM} --m 8 --random_seed 5\n--routine bmm_fp9\n"
     (pytester.path / "my.txt").write_text(lines)
     done = ran("--testlist my.txt --output_path out.csv --num_iters 2 --random_seed 7 --case_tag 'a b'")
-    done.assert_outcomes(passed=2, failed=1)
-    done.stdout.fnmatch_lines(["*my.txt:3: routine: unknown name 'bmm_fp9'*"])
-    written = [(row["m"], row["random_seed"], row["case_tag"]) for row in rows(pytester)]
+    assert done.outcomes == {"passed": 2, "failed": 1}
+    done.says("*my.txt:3: routine: unknown name 'bmm_fp9'*")
+    written = [(row["m"], row["random_seed"], row["case_tag"]) for row in rows(done)]
     assert written == [("4", "7", "a b"), ("8", "5", "a b")]
-
-
-@pytest.mark.parametrize(
-    "command", [*ONE_LINE, *MANY_LINES], ids=lambda command: command.partition("--routine ")[2][:9]
-)
-def test_a_command_of_the_documents_is_understood_as_it_stands(command):
-    words = shlex.split(command.replace("\\\n", " "))
-    asked = next(word for word in run_command.as_pytest(words) if word.startswith("--perf-case="))
-    read = cases.parse(flags.split(asked.partition("=")[2]), all_routines()).cases()
-    assert {case.routine.name for case in read} == {words[words.index("--routine") + 1]}
-    assert len(read) >= 1
 
 
 # GiB that such cards have, less what a context takes.
@@ -68,14 +65,15 @@ MEMORY = {"NVIDIA H200": 139, "NVIDIA B200": 178}
 @pytest.mark.parametrize(
     "command", [*ONE_LINE, *MANY_LINES], ids=lambda command: command.partition("--routine ")[2][:9]
 )
-def test_a_command_of_the_documents_runs_with_each_backend_on_the_gpu_that_it_is_for(
+def test_a_command_of_the_documents_runs_as_it_stands_with_each_backend_on_the_gpu_that_it_is_for(
     command, hopper, blackwell, monkeypatch
 ):
     """FA3 is Hopper's, and everything else is Blackwell's, whose card the documents were written on."""
     monkeypatch.setattr(Device, "free_bytes", lambda device: MEMORY[device.name] << 30)
     words = shlex.split(command.replace("\\\n", " "))
-    entries = lines.read(flags.join(words[words.index("--routine") :]), "")
-    asked = [entry.case for entry in entries if not entry.case.stands_in]
+    line = next(word for word in run_command.as_pytest(words) if word.startswith("--perf-case=")).partition("=")[2]
+    asked = [entry.case for entry in lines.read(line, "") if not entry.case.stands_in]
+    assert {case.routine.name for case in asked} == {words[words.index("--routine") + 1]}
     skipped = {c.backend_name: obstacle(c, hopper if c.backend_name == "fa3" else blackwell) for c in asked}
     assert set(skipped.values()) == {None}, skipped
 
@@ -89,16 +87,16 @@ LINES = r"""
 ^\[VVERBOSE\] a.shape = torch.Size\(\[1, 4, 16\]\)$
 ^\[PERF\] torch          :: median time \d+\.\d{3} ms; std \d+\.\d{3} ms; achieved tflops \d+\.\d{3} TFLOPs/sec;
 ^\[INFO\] test_bmm_fp8\[m4-n16-k16-cudnn\]: cudnn needs .*\. Skipping\.$
+^\[PERF\] .*::test_neg *:: median time
 """
 
 
-def test_the_lines_that_scripts_read(pytester, capsys):
-    pytester.chdir()
-    command = f"run {GEMM} cudnn --num_iters 3 -vv -- --perf-device=cpu"
-    assert cli.main(shlex.split(command)) == 0
-    shown = capsys.readouterr().out
+def test_the_lines_that_scripts_read(shown, pytester):
+    pytester.makepyfile(test_own="import torch\ndef test_neg(perf): perf.time(torch.neg, torch.ones(8))")
+    code, said = shown(f"{GEMM} cudnn --num_iters 3 -vv", "--perf-iters=3", "test_own.py")
+    assert code == 0
     for line in LINES.strip().splitlines():
-        assert re.search(line, shown, re.MULTILINE), line
+        assert re.search(line, "\n".join(said), re.MULTILINE), line
 
 
 SHAPES = {
@@ -119,69 +117,48 @@ PRETENDED = """
 """
 
 
-def test_very_verbose_lines_print_the_inputs_of_every_routine(pytester, capsys):
-    pytest.importorskip("flashinfer")
+def test_very_verbose_lines_print_the_inputs_of_every_routine(shown, pytester):
     sizes = {name: MOE if "moe" in name else "--batch_size 8 --hidden_size 256" for name in SHAPES}
     (pytester.path / "my.txt").write_text(
         "\n".join(f"{name} {sizes[name]} --backends torch -n 2 -vv" for name in SHAPES)
     )
-    pytester.chdir()
-    assert cli.main(shlex.split("run --testlist my.txt -- --perf-device=cpu")) == 0
-    shown = capsys.readouterr().out.splitlines()
-    assert set(SHAPES.values()) <= set(shown)
-    assert [line.partition("'")[2].partition("'")[0] for line in shown if line.startswith("[INFO] args = ")] == [
-        name.partition(" ")[2] for name in SHAPES
-    ]
+    code, said = shown("--testlist my.txt")
+    assert code == 0
+    assert set(SHAPES.values()) <= set(said)
+    named = [line.partition("'")[2].partition("'")[0] for line in said if line.startswith("[INFO] args = ")]
+    assert named == [name.partition(" ")[2] for name in SHAPES]
 
 
-def test_what_a_gpu_cannot_run_is_upstreams_warning_and_what_fails_is_named_by_its_line(pytester, capsys):
-    pytest.importorskip("flashinfer")
+def test_what_a_gpu_cannot_run_is_upstreams_warning_and_what_fails_or_has_no_case_is_named_by_its_line(shown, pytester):
     pytester.makeconftest(PRETENDED)
     wrong = f"{GEMM}  --what 1"
-    (pytester.path / "my.txt").write_text(f"{GEMM} cutlass -n 1 -v\n{wrong}\n")
-    pytester.chdir()
-    assert cli.main(shlex.split("run --testlist my.txt -- --perf-device=cpu")) == 1
-    shown = capsys.readouterr().out.splitlines()
-    assert "[WARNING] cutlass for routine bmm_fp8 is not supported on compute capability 9.0. Skipping." in shown
-    assert f"[ERROR] Error running test: {wrong}" in shown
-    assert "[ERROR] Error: my.txt:2: unknown flag --what" in shown
+    (pytester.path / "my.txt").write_text(f"{GEMM} cutlass -n 1 -v\n{wrong}\n--routine mixed_comm --batch_size 1\n")
+    code, said = shown("--testlist my.txt")
+    assert code == 1
+    assert "[WARNING] cutlass for routine bmm_fp8 is not supported on compute capability 9.0. Skipping." in said
+    assert f"[ERROR] Error running test: {wrong}" in said
+    assert "[ERROR] Error: my.txt:2: unknown flag --what" in said
+    sentence = "my.txt:3: mixed_comm needs NVLink multicast, which can put GPUs out of service. Skipping."
+    assert f"[INFO] line[mixed_comm_--batch_size_1]: {sentence}" in said
 
 
-def test_a_line_without_a_case_has_a_line_too(pytester, capsys):
-    (pytester.path / "my.txt").write_text(f"--routine mixed_comm --batch_size 1\n{GEMM} -n 1\n")
-    pytester.chdir()
-    assert cli.main(shlex.split("run --testlist my.txt -- --perf-device=cpu")) == 0
-    sentence = "my.txt:1: mixed_comm needs NVLink multicast, which can put GPUs out of service. Skipping."
-    assert f"[INFO] line[mixed_comm_--batch_size_1]: {sentence}" in capsys.readouterr().out.splitlines()
-
-
-def test_what_only_upstream_has_is_the_same_skip_without_a_list(pytester, capsys):
-    pytester.chdir()
-    assert (
-        cli.main(shlex.split("run --routine mixed_comm --batch_size 1 -- --perf-device=cpu --benchmark-json=run.json"))
-        == 5
-    )
-    shown = capsys.readouterr().out.splitlines()
+def test_what_only_upstream_has_is_the_same_skip_without_a_list(shown, pytester):
+    code, said = shown("--routine mixed_comm --batch_size 1", "--benchmark-json=run.json")
+    assert code == 5
     sentence = "mixed_comm needs NVLink multicast, which can put GPUs out of service"
-    assert f"[INFO] line[mixed_comm_--batch_size_1]: --perf-case: {sentence}. Skipping." in shown
-    assert f"    1  {sentence}" in shown
+    assert f"[INFO] line[mixed_comm_--batch_size_1]: --perf-case: {sentence}. Skipping." in said
+    assert f"    1  {sentence}" in said
     [one] = json.loads((pytester.path / "run.json").read_text())["flashinfer_perf"]["unmeasured"]
     assert (one["line"], one["outcome"], one["reason"]) == ("--perf-case", "skipped", f"--perf-case: {sentence}")
-    assert cli.main(shlex.split(f"run {GEMM} fa2 -n 3 -- --perf-device=cpu")) == 0
+    code, said = shown(f"{GEMM} fa2 -n 3")
+    assert code == 0
     sentence = "--perf-case: bmm_fp8 has no backend fa2 in this project"
-    assert f"[INFO] bmm_fp8[m4-n16-k16-fa2]: {sentence}. Skipping." in capsys.readouterr().out.splitlines()
-
-
-def test_a_kernel_of_ones_own_beside_them_has_a_line_too(pytester, capsys):
-    pytester.makepyfile(test_own="import torch\ndef test_neg(perf): perf.time(torch.neg, torch.ones(8))")
-    pytester.chdir()
-    assert cli.main(shlex.split(f"run {GEMM} -n 3 -- --perf-device=cpu --perf-iters=3 test_own.py")) == 0
-    assert re.search(r"^\[PERF\] .*::test_neg *:: median time", capsys.readouterr().out, re.MULTILINE)
+    assert f"[INFO] bmm_fp8[m4-n16-k16-fa2]: {sentence}. Skipping." in said
 
 
 @pytest.mark.parametrize("option", ["--output_path ''", "--testlist ''"])
 def test_a_file_without_a_name_is_refused(ran, option):
-    assert ran(f"{GEMM} {option} -- --perf-device=cpu").ret == pytest.ExitCode.USAGE_ERROR
+    assert ran(f"{GEMM} {option} -- --perf-device=cpu").code == pytest.ExitCode.USAGE_ERROR
 
 
 @pytest.mark.parametrize(
@@ -194,12 +171,11 @@ def test_a_file_without_a_name_is_refused(ran, option):
 )
 def test_run_says_what_it_does_not_understand(ran, command, sentence):
     done = ran(command)
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    assert sentence in done.stderr.str()
+    assert done.code == pytest.ExitCode.USAGE_ERROR
+    assert sentence in done.err
 
 
-def test_run_without_a_word_asks_for_one(capsys):
-    with pytest.raises(SystemExit) as done:
-        cli.main(["run", "--", "-v"])
-    assert done.value.code == 2
+def test_run_without_a_word_asks_for_one(command, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        command("run", "--", "-v")
     assert "nothing to measure: give --routine NAME" in capsys.readouterr().err

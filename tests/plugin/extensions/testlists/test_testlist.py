@@ -1,18 +1,15 @@
 """Files of `flashinfer_benchmark.py` lines as pytest collects, runs and reports them; no line is ever lost."""
 
-import functools
-import json
 import random
 import tempfile
 from pathlib import Path
 
 import pytest
-import testlists
 import upstream_parsers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutations import mutated
-from testlists import DECODE, GEMM, LINES, OPTIONS
+from testlists import DECODE, GEMM, LINES
 
 from pytest_flashinfer_perf.engine.one_case import obstacle
 from pytest_flashinfer_perf.extensions.testlists import testlist
@@ -20,14 +17,8 @@ from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.plugin import lines
 
 
-@pytest.fixture
-def run(pytester):
-    return functools.partial(testlists.run, pytester)
-
-
-def test_each_line_is_measured_as_it_says(run, pytester):
-    run(LINES, "lines.txt", "--benchmark-json=run.json").assert_outcomes(passed=3)
-    rows = json.loads((pytester.path / "run.json").read_text())["benchmarks"]
+def test_each_line_is_measured_as_it_says(run):
+    rows = run(LINES, "lines.txt").document["benchmarks"]
     assert [row["stats"]["rounds"] for row in rows] == [3, 4, 2]
     assert [row["name"] for row in rows] == [
         "bmm_fp8[m4-n16-k16-torch]",
@@ -40,17 +31,9 @@ def test_each_line_is_measured_as_it_says(run, pytester):
 
 
 def test_lines_are_selected_as_any_other_test(run):
-    run(LINES, "lines.txt", "-k", "bmm_fp8").assert_outcomes(passed=2, deselected=1)
-    run(LINES, "lines.txt", "-m", "attention").assert_outcomes(passed=1, deselected=2)
-    run(LINES, "lines.txt::bmm_fp8[m4-n16-k16-torch-2]").assert_outcomes(passed=1)
-
-
-def test_a_line_that_cannot_be_understood_fails_and_stops_no_other(session, pytester):
-    (pytester.path / "lines.txt").write_text(f"{GEMM} -n 1\n{GEMM} --iterations 3\n{DECODE} -n 1\n")
-    done = session("lines.txt")
-    assert (done.code, done.outcomes) == (pytest.ExitCode.TESTS_FAILED, {"passed": 2, "failed": 1})
-    assert "lines.txt:2: unknown flag --iterations" in done.out
-    assert "Traceback" not in done.out
+    assert run(LINES, "lines.txt", "-k", "bmm_fp8").outcomes == {"passed": 2, "deselected": 1}
+    assert run(LINES, "lines.txt", "-m", "attention").outcomes == {"passed": 1, "deselected": 2}
+    assert run(LINES, "lines.txt::bmm_fp8[m4-n16-k16-torch-2]").outcomes == {"passed": 1}
 
 
 TYPED = [
@@ -64,10 +47,8 @@ TYPED = [
     ("--batch_size 1", "the following arguments are required: --routine/-R"),
     (GEMM.replace("--k 16", "--kk 16"), "unknown flag --kk (did you mean --k?)"),
     (GEMM.replace("--m 4 --n 16", "--mn 4"), "unknown flag --mn (did you mean --n?)"),
-    (GEMM.replace("--batch_size", "--batches"), "unknown flag --batches (did you mean --batch_size?)"),
     (GEMM.replace("--batch_size", "--b"), "unknown flag --b (did you mean --n?)"),
     (GEMM.replace("--backends", "--backend_"), "unknown flag --backend_ (did you mean --backends?)"),
-    (f"{GEMM} --num_itres 3", "unknown flag --num_itres (did you mean --num_iters?)"),
     (GEMM.replace("--routine", "--rotuine"), "unknown flag --rotuine (did you mean --routine?)"),
 ]
 SHORTENED = [
@@ -95,14 +76,6 @@ def test_what_cannot_be_understood_is_named_with_the_nearest(line, sentence):
     assert entry.problem.startswith(sentence)
 
 
-def test_what_only_upstream_has_is_skipped_with_a_sentence(run):
-    lines = f"--routine mixed_comm --batch_size 1 --hidden_size 64\n{GEMM} fa2 -n 1\n"
-    result = run(lines, "lines.txt", "-rs")
-    result.assert_outcomes(passed=1, skipped=2)
-    result.stdout.fnmatch_lines(["*lines.txt:1: mixed_comm needs NVLink multicast*"])
-    result.stdout.fnmatch_lines(["*lines.txt:2: bmm_fp8 has no backend fa2 in this project*"])
-
-
 @pytest.mark.parametrize(
     "name", [*sorted(upstream_parsers.ROUTINES_SINCE), "cute_dsl_fp4_block_scale_moe", "b12x_fused_moe"]
 )
@@ -113,21 +86,18 @@ def test_newer_routines_and_backends_of_upstream_are_known_names(name):
     assert entry.missing == "bmm_fp8 has no backend cute-dsl-prims in this project"
 
 
-def test_lines_without_a_case_are_in_the_summary_and_beside_the_rows(run, pytester):
+def test_lines_without_a_case_stop_no_other_and_are_in_the_summary_and_beside_the_rows(run):
     norm = "--routine mixed_comm --batch_size 1 --hidden_size 64\n"
-    result = run(f"{norm}{GEMM} fa2 -n 1\n{norm}{GEMM} --what 1\n", "lines.txt", "--benchmark-json=run.json")
-    result.assert_outcomes(passed=1, skipped=3, failed=1)
+    done = run(f"{norm}{GEMM} fa2 -n 1\n{norm}{GEMM} --what 1\n", "lines.txt", "-rs")
+    assert (done.code, done.outcomes) == (pytest.ExitCode.TESTS_FAILED, {"passed": 1, "skipped": 3, "failed": 1})
     counts = ["    2  mixed_comm needs NVLink multicast, *", "    1  bmm_fp8 has no backend fa2 in this project"]
-    result.stdout.fnmatch_lines(
-        ["3 cases skipped", *counts, "1 line not understood", "    1  lines.txt:4: unknown flag*"]
-    )
-    kept = json.loads((pytester.path / "run.json").read_text())["flashinfer_perf"]["unmeasured"]
-    assert [(one["line"].partition(":")[2], one["outcome"]) for one in kept] == [
-        ("1", "skipped"),
-        ("2", "skipped"),
-        ("3", "skipped"),
-        ("4", "failed"),
-    ]
+    done.says("3 cases skipped", *counts, "1 line not understood", "    1  lines.txt:4: unknown flag*")
+    done.says("*lines.txt:1: mixed_comm needs NVLink multicast*")
+    done.says("*lines.txt:2: bmm_fp8 has no backend fa2 in this project*")
+    assert "Traceback" not in done.out
+    kept = done.document["flashinfer_perf"]["unmeasured"]
+    ended = {one["line"].partition(":")[2]: one["outcome"] for one in kept}
+    assert ended == {"1": "skipped", "2": "skipped", "3": "skipped", "4": "failed"}
     assert kept[0]["reason"] == "lines.txt:1: mixed_comm needs NVLink multicast, which can put GPUs out of service"
     assert len({one["case"] for one in kept}) == 4
 
@@ -135,7 +105,7 @@ def test_lines_without_a_case_are_in_the_summary_and_beside_the_rows(run, pytest
 def test_an_option_names_a_list_whatever_it_is_called_and_replaces_the_configured_paths(run, pytester):
     pytester.makeini("[pytest]\ntestpaths = elsewhere")
     pytester.mkdir("elsewhere")
-    run(LINES, "--perf-testlist=my.list", name="my.list").assert_outcomes(passed=3)
+    assert run(LINES, "--perf-testlist=my.list", name="my.list").outcomes == {"passed": 3}
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
@@ -144,14 +114,14 @@ def test_a_mark_before_the_text_loses_no_line(run, pytester, encoding):
     ids = [f"marked.txt::bmm_fp8[m4-n16-k16-torch{nth}]" for nth in ("", "-2")]
     for way in ("marked.txt", "--perf-testlist=marked.txt"):
         listed = run(f"{GEMM} -n 1\n", "lines.txt", way, "--collect-only", "-q")
-        assert [line for line in listed.outlines if line.startswith("marked.txt::")] == ids
+        assert [line for line in listed.result.outlines if line.startswith("marked.txt::")] == ids
 
 
 def test_a_folder_is_no_list(run, pytester):
     (pytester.mkdir("lists") / "test_other.py").write_text("def test_a(): pass")
     refused = run("", "--perf-testlist=lists")
-    assert refused.ret == pytest.ExitCode.USAGE_ERROR
-    refused.stderr.fnmatch_lines(["*'lists' is a folder: name its files, as --perf-testlist=lists/FILE"])
+    assert refused.code == pytest.ExitCode.USAGE_ERROR
+    refused.complains("*'lists' is a folder: name its files, as --perf-testlist=lists/FILE")
 
 
 EMPTY = (
@@ -163,21 +133,20 @@ FILES = "fuzz-flags= findings= config= html= csv= vllm-csv="
 @pytest.mark.parametrize("option", f"{EMPTY} {FILES}".split())
 def test_an_option_of_an_unset_variable_is_refused(run, option):
     refused = run(f"{GEMM} -n 1\n", "lines.txt", f"--perf-{option}")
-    assert refused.ret == pytest.ExitCode.USAGE_ERROR
-    name = option.partition("=")[0]
-    refused.stderr.fnmatch_lines([f"ERROR: --perf-{name}: empty name: is a shell variable unset?"])
+    assert refused.code == pytest.ExitCode.USAGE_ERROR
+    refused.complains(f"ERROR: --perf-{option.partition('=')[0]}: empty name: is a shell variable unset?")
 
 
 def test_a_list_that_asks_for_nothing_is_an_error(run):
-    result = run("# nothing\n", "--perf-testlist=lines.txt")
-    assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["*lines.txt: has no case: write a line such as --routine NAME with its flags"])
-    assert run("", "--perf-testlist=not-there.txt").ret == pytest.ExitCode.USAGE_ERROR
+    done = run("# nothing\n", "--perf-testlist=lines.txt")
+    assert done.code == pytest.ExitCode.INTERRUPTED
+    done.says("*lines.txt: has no case: write a line such as --routine NAME with its flags")
+    assert run("", "--perf-testlist=not-there.txt").code == pytest.ExitCode.USAGE_ERROR
 
 
 def test_a_text_of_doctests_is_left_to_doctest(run):
-    run(">>> 1 + 1\n2\n", "lines.txt").assert_outcomes(passed=1)
-    run("words about --routine\n\n>>> 1 + 1\n3\n", "lines.txt").assert_outcomes(failed=1)
+    assert run(">>> 1 + 1\n2\n", "lines.txt").outcomes == {"passed": 1}
+    assert run("words about --routine\n\n>>> 1 + 1\n3\n", "lines.txt").outcomes == {"failed": 1}
 
 
 TRTLLM = f"{MOE.replace('cutlass_fused_moe', 'trtllm_fp8_block_scale_moe')} --routing_method renormalize"
@@ -203,11 +172,10 @@ def test_torch_stands_in_for_small_cases_where_there_is_no_gpu(run):
     large = "--num_tokens 1024 --hidden_size 1024 --intermediate_size 1024 --num_experts 256 --top_k 8"
     many = GEMM.replace("--m 4 --n 16 --k 16", "--m 2048 --n 2048 --k 8192")
     lines = f"{TRTLLM} -n 1\n--routine trtllm_fp4_block_scale_moe {large}\n{many}\n".replace(" --backends torch", "")
-    result = run(lines, "lines.txt", "-rs")
-    result.assert_outcomes(passed=1, skipped=5)
-    ask = "--backends torch measures it"
-    result.stdout.fnmatch_lines([f"*torch stands in for small cases only, this one needs about * GiB: {ask}"])
-    result.stdout.fnmatch_lines([f"*torch stands in for small cases only, this one needs 68.7 GFLOP: {ask}"])
+    done = run(lines, "lines.txt", "-rs")
+    assert done.outcomes == {"passed": 1, "skipped": 5}
+    for needs in ("about * GiB", "68.7 GFLOP"):
+        done.says(f"*torch stands in for small cases only, this one needs {needs}: --backends torch measures it")
 
 
 def test_torch_stands_in_for_nothing_on_a_gpu(hopper):
@@ -219,9 +187,9 @@ def test_torch_stands_in_for_nothing_on_a_gpu(hopper):
 
 def test_a_run_says_which_backends_instead_and_what_is_too_large(run):
     lines = f"{GEMM.replace('torch', 'cudnn cublas')} -n 1\n{GEMM} --m 4096 --n 8192 --k 8192\n"
-    result = run(lines, "lines.txt", "--perf-backends=torch", "--perf-max-memory=0.1", "-rs")
-    result.assert_outcomes(passed=1, skipped=1)
-    result.stdout.fnmatch_lines(["*needs more than the 0.1 GiB of --perf-max-memory*"])
+    done = run(lines, "lines.txt", "--perf-backends=torch", "--perf-max-memory=0.1", "-rs")
+    assert done.outcomes == {"passed": 1, "skipped": 1}
+    done.says("*needs more than the 0.1 GiB of --perf-max-memory*")
 
 
 def _read(text):
@@ -245,20 +213,18 @@ def test_a_mutated_line_is_an_entry_or_a_comment(rand: random.Random, changes, l
     assert all(bool(entry.case) + bool(entry.missing) + bool(entry.problem) == 1 for entry in entries)
 
 
-def test_no_line_of_mutated_lists_is_lost_on_the_way_through_pytest(pytester):
+def test_no_line_of_mutated_lists_is_lost_on_the_way_through_pytest(run, pytester):
     rand = random.Random(0)
     texts = ["\n".join(mutated(rand, line, rand.randrange(12)) for line in (GEMM, DECODE)) for _ in range(30)]
     for number, text in enumerate(texts):
         (pytester.path / f"{number}.list").write_text(text)
     lists = [f"--perf-testlist={number}.list" for number in range(30)]
-    limits = ("--perf-max-memory=0.001", "--perf-iters=1", "--continue-on-collection-errors")
-    result = pytester.runpytest(*OPTIONS, *lists, *limits)
-    seen = result.parseoutcomes()
+    done = run("", *lists, "--perf-max-memory=0.001", "--perf-iters=1", "--continue-on-collection-errors")
     entries = sum(len(_read(text)) for text in texts)
-    assert sum(seen.get(kind, 0) for kind in ("passed", "failed", "skipped")) == entries
+    assert sum(done.outcomes.get(kind, 0) for kind in ("passed", "failed", "skipped")) == entries
     assert entries >= sum(len(_asked(text)) for text in texts)
-    assert "Traceback" not in result.stdout.str() + result.stderr.str()
-    assert result.ret == (pytest.ExitCode.TESTS_FAILED if seen.get("failed") else pytest.ExitCode.OK)
+    assert "Traceback" not in done.out + done.err
+    assert done.code == (pytest.ExitCode.TESTS_FAILED if done.outcomes.get("failed") else pytest.ExitCode.OK)
 
 
 COMMON = "--no_cuda_graph --use_cupti --refcheck --random_seed 7 -v -n 20 -d 3 --case_tag x --generate_repro_command"

@@ -12,7 +12,7 @@ from datasets import DataSet, solution, workload
 from flashinfer_bench.data import Definition
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from mutations import mutated
+from mutations import as_text, mutated, said_of
 
 from pytest_flashinfer_perf.extensions.trace_sets import BenchmarkConfig, data, shared
 from pytest_flashinfer_perf.extensions.trace_sets.config import BUNDLED, LAYERED, EvaluationConfigError, option
@@ -92,19 +92,12 @@ def test_an_option_is_a_name_and_a_value_of_yaml(text, made):
     assert option(text) == made
 
 
-def _said_of(path):
-    try:
-        return f"{path}: {BenchmarkConfig.from_yaml(path).resolve_eval_config(GEMM)}"
-    except EvaluationConfigError as error:
-        return str(error)
+def test_a_mutated_config_is_a_config_or_a_sentence(tmp_path):
+    assert said_of(tmp_path / "config.yaml", read_config, as_text, YAML, 200)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.randoms(use_true_random=False), st.integers(0, 30))
-def test_a_mutated_config_is_a_config_or_a_sentence(tmp_path, rand, changes):
-    path = tmp_path / "config.yaml"
-    path.write_text(mutated(rand, YAML, changes))
-    assert _said_of(path).startswith(f"{path}: ")
+def read_config(path):
+    BenchmarkConfig.from_yaml(path).resolve_eval_config(GEMM)
 
 
 FILES = {

@@ -7,7 +7,7 @@ import subprocess
 
 import known_calls
 import pytest
-from mutations import changed, mutated
+from mutations import as_lines, put
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.extensions.traffic import dumps, recording
@@ -78,14 +78,12 @@ def test_a_trace_dump_is_a_recording(dumped, tmp_path):
 
 def test_strange_dumps_are_read_or_refused_with_one_sentence(level_10, tmp_path):
     """A folder that a line names is never left."""
-    rand, good = random.Random(3), [json.loads(line) for line in (level_10 / "session.jsonl").read_text().splitlines()]
-    folder, said = tmp_path / "dumps", set()
-    shutil.copytree(level_10, folder)
+    good = [json.loads(line) for line in (level_10 / "session.jsonl").read_text().splitlines()]
+    folder = shutil.copytree(level_10, tmp_path / "dumps")
+
+    rand, said = random.Random(3), set()
     for _ in range(300):
-        lines = [json.dumps(changed(rand, one, 1) if rand.random() < 0.2 else one) for one in good]
-        text = "\n".join(lines)
-        text = mutated(rand, text, 2) if rand.random() < 0.2 else text
-        (folder / "session.jsonl").write_text(text, "utf-8", "surrogatepass")
+        put(folder / "session.jsonl", as_lines(rand, good))
         try:
             recording.write(tmp_path / "t.jsonl", dumps.of_folder(folder).recording)
             recording.read(tmp_path / "t.jsonl")

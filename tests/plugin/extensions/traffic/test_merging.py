@@ -5,22 +5,15 @@ import os
 import random
 
 import pytest
-from mutations import changed, mutated
+from mutations import as_lines
 
 from pytest_flashinfer_perf.extensions.traffic import merging, pieces, recording
 from pytest_flashinfer_perf.extensions.traffic.recording import RecordingError
 
 CALL = {"id": 1, "call": {"api": "a.b", "arguments": {}}, "counts": [5, 0]}
 OTHER = {"id": 2, "call": {"api": "a.c", "arguments": {"x": 1}}, "counts": [3, 1], "samples": []}
-PROCESS = {
-    "began": 5.0,
-    "ended": 7.5,
-    "fault": "",
-    "raised": {"a.d": 2},
-    "flashinfer": "0.7",
-    "torch": "2",
-    "devices": [],
-}
+PROCESS = {"began": 5.0, "ended": 7.5, "fault": "", "raised": {"a.d": 2}, "flashinfer": "0.7", "torch": "2"}
+PROCESS["devices"] = []
 GOOD = [CALL, PROCESS]
 
 
@@ -108,8 +101,7 @@ def test_strange_pieces_are_read_or_refused_with_sentences(tmp_path):
     rand, said = random.Random(7), set()
     lines = [json.loads(pieces.head(1)), CALL, OTHER, PROCESS, {"kernels": {"k": [1, 0.5]}}]
     for _ in range(500):
-        text = "".join(f"{json.dumps(changed(rand, one, 1) if rand.random() < 0.4 else one)}\n" for one in lines)
-        put(tmp_path, mutated(rand, text, 2) if rand.random() < 0.3 else text)
+        put(tmp_path, as_lines(rand, lines))
         try:
             made = merging.of_folder(tmp_path)
             recording.write(tmp_path / "recording", made.recording)
