@@ -82,18 +82,10 @@ def planted(name):
     return api, api.api.backends[0]
 
 
-RIGHT = (
-    "doubled",
-    "doubled_in_place",
-    "doubled_to",
-    "doubled_under_another_name",
-    "doubled_with_a_size",
-    "doubled_with_what_may_be_none",
-    "DoubleWrapper.run",
-)
+FORMS = ("", "_in_place", "_to", "_under_another_name", "_with_a_size", "_with_what_may_be_none")
 
 
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", ["DoubleWrapper.run", *(f"doubled{form}" for form in FORMS)])
 def test_a_call_of_any_form_is_checked(name):
     api, backend = planted(name)
     check_answer(api, backend, api.params(rows=4), device="cpu")
@@ -155,11 +147,23 @@ def _experts(x):
     return torch.einsum("te,tei,ehi->th", weights, linear * torch.nn.functional.silu(gate), down)
 
 
-@pytest.mark.parametrize("name", ["doubled_wrongly", "half_written"])
-def test_a_wrong_call_is_wrong(name):
+@pytest.mark.parametrize(
+    ("name", "error", "sentence"),
+    [
+        ("doubled_wrongly", WrongAnswerError, ""),
+        ("half_written", WrongAnswerError, ""),
+        ("unwritten", WrongAnswerError, "output y: the call returns it as it was allocated"),
+        ("refused", CannotRunError, r"planted_apis\.refused refuses: NotImplementedError: no kernel for this GPU"),
+        ("without_a_kernel", CannotRunError, r"'NoneType' object is not callable \(not installed: .*no-such-package\)"),
+    ],
+)
+def test_a_wrong_call_is_wrong_and_a_refusal_is_a_skip_with_the_librarys_sentence(monkeypatch, name, error, sentence):
+    """A part of the library that is None has, besides, the names of the packages that are not installed."""
+    monkeypatch.setitem(capability.PACKAGES, "planted", (("no_such_module", "no-such-package"),))
     api, backend = planted(name)
-    with pytest.raises(WrongAnswerError):
+    with pytest.raises(error, match=sentence):
         check_answer(api, backend, api.params(rows=4), device="cpu")
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_experts_whose_values_are_rounded_on_the_way_are_allowed_more():
@@ -204,13 +208,6 @@ def test_a_flag_is_a_number_as_upstreams_script_gives_it_also_where_init_makes_a
 
 def _made(api, **given):
     return made.make(api.api, api.params(batch_size=2, vocab_size=64, **given), "cpu", 0)
-
-
-def test_a_call_whose_kernel_writes_nothing_is_named():
-    api, backend = planted("unwritten")
-    with pytest.raises(WrongAnswerError, match="output y: the call returns it as it was allocated"):
-        check_answer(api, backend, api.params(rows=4), device="cpu")
-    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_what_exchanges_data_between_gpus_is_a_skip_on_one(hopper):
@@ -258,14 +255,6 @@ def test_a_type_of_the_inputs_leaves_a_quantised_output_as_it_is():
     assert (x["out"].dtype, x["input"].dtype) == (torch.float8_e4m3fn, torch.float16)
 
 
-def test_a_refusal_is_a_skip_with_the_librarys_sentence():
-    api, backend = planted("refused")
-    with pytest.raises(
-        CannotRunError, match=r"planted_apis\.refused refuses: NotImplementedError: no kernel for this GPU"
-    ):
-        check_answer(api, backend, api.params(rows=4), device="cpu")
-
-
 def test_a_cause_that_stands_in_a_later_line_of_an_error_is_told():
     error = ValueError("No valid config found in search space.\nConfig: 64 x 64\nCompilerError: no assembler")
     told = "ValueError: No valid config found in search space. Config: 64 x 64 CompilerError: no assembler"
@@ -279,13 +268,6 @@ def test_the_check_negates_activations_rather_than_weights():
     x = inputs(moe, moe.params(**sizes))
     assert moe.activations(x) is x.call["activations_in"]
     assert x.call["expert_weights_up"].numel() > x.call["activations_in"].numel()
-
-
-def test_a_part_of_the_library_that_is_none_names_the_packages_that_are_not_installed(monkeypatch):
-    monkeypatch.setitem(capability.PACKAGES, "planted", (("no_such_module", "no-such-package"),))
-    api, backend = planted("without_a_kernel")
-    with pytest.raises(CannotRunError, match=r"'NoneType' object is not callable \(not installed: .*no-such-package\)"):
-        check_answer(api, backend, api.params(rows=4), device="cpu")
 
 
 def test_an_answer_in_place_is_put_back_between_timed_calls(cpu):

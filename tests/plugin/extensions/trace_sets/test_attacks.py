@@ -274,8 +274,8 @@ def each_takes(seconds):
 
 
 def all_take(samples):
-    changed = f"solver.run = lambda *a, **k: replace(timed(*a, **k), samples={samples})"
-    return source(f"{PACKAGE}from dataclasses import replace\ntimed = solver.run\n{changed}", RIGHT)
+    changed = f"timing.run = lambda *a, **k: replace(timed(*a, **k), samples={samples})"
+    return source(f"{TIMING}from dataclasses import replace\ntimed = timing.run\n{changed}", RIGHT)
 
 
 def keeping(outputs):

@@ -45,22 +45,17 @@ def test_a_recording_is_measured_and_summed(run):
     done.says(f"{DECODING} *300 * 2 *50.0%", "mm_bf16 *260 * 2 *43.3%", "*PrefillWithPaged* *40 * 1 *6.7%")
 
 
-def test_the_sum_stands_beside_the_kernels_that_were_seen(tmp_path, capsys):
+def test_the_sum_stands_beside_the_kernels_that_were_seen(tmp_path, command):
     """Which kernel ran more often than is measured, and which longer: of 21 ms, a third is in the second one."""
     names, seen = ("decode_kernel<fa2>", "merge", "another"), [(300, 0.012), (460, 0.008), (3, 0.02)]
     kernels = [recording.KernelTotal(kernel=n, count=c, seconds=s) for n, (c, s) in zip(names, seen, strict=True)]
     path = written(tmp_path / "traffic.jsonl", [decode([9, 17], count=300)], kernels=tuple(kernels))
     plan = replay.of_file(path).plan
-    traced = {
-        "kernels": names[:2],
-        "kernel_runs": [1, 1],
-        "kernel_s": [4e-5, 2e-5],
-        "busy": 69.0,
-        "cold_l2": "rotate",
-    }
+    traced = {"kernels": names[:2], "kernel_runs": [1, 1], "kernel_s": [4e-5, 2e-5], "busy": 69.0, "cold_l2": "rotate"}
     made = recorded_of(plan, document(*rows(plan, {DECODING: 70.0}, **traced)))
-    assert cli.main(["report", "--markdown", str(write(tmp_path / "run.json", made))]) == 0
-    text = capsys.readouterr().out.replace("\\", "")
+    code, text = command("report", "--markdown", write(tmp_path / "run.json", made))
+    text = text.replace("\\", "")
+    assert code == 0
     assert "sum 21.00 ms" in text
     assert "spent 20.00 ms in the kernels of these cases; the sum, of cold L2 by rotation, is +5.0% of that" in text
     assert "+21.9% if each kernel ran as often as it was recorded" in text
@@ -134,7 +129,7 @@ SLACK = '[thresholds]\n"*" = { slower = "90%" }\n'
 
 
 @pytest.fixture
-def compared(tmp_path, monkeypatch, capsys):
+def compared(tmp_path, monkeypatch, command):
     """Exit code and output of `compare`, of one API's times changed by a share."""
     monkeypatch.chdir(tmp_path)
     plan = replay.of_file(written(tmp_path / "traffic.jsonl")).plan
@@ -144,9 +139,8 @@ def compared(tmp_path, monkeypatch, capsys):
         head = {**TIMES, name: TIMES[name] * (1 + share)} if name else TIMES
         for file, times in (("base.json", TIMES), ("head.json", head)):
             write(tmp_path / file, recorded_of(plan, document(*rows(plan, times))))
-        code = cli.main(["compare", "--base", "base.json", "--head", "head.json", *words])
-        shown = capsys.readouterr()
-        return code, " ".join((shown.out + shown.err).split())
+        code, text = command("compare", "--base", "base.json", "--head", "head.json", *words)
+        return code, " ".join(text.split())
 
     return compare
 
