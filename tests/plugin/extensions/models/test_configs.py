@@ -141,6 +141,7 @@ def test_a_checkpoint_has_the_products_of_its_type():
 
 
 LLAMA = shipped.record("llama-3.1-8b")["config"]
+DEEPSEEK = shipped.record("deepseek-v3")["config"]
 
 
 @pytest.mark.parametrize(
@@ -157,6 +158,7 @@ LLAMA = shipped.record("llama-3.1-8b")["config"]
         ({"quantization_config": 8}, "quantization_config must be an object, got 8"),
         ({"torch_dtype": "int3"}, "torch_dtype 'int3' is unknown: bfloat16, float16, float32 are known"),
         ({"dtype": "int3"}, "dtype 'int3' is unknown: bfloat16, float16, float32 are known"),
+        ({**DEEPSEEK, "routed_scaling_factor": -2}, "routed_scaling_factor must be a positive number, got -2"),
     ],
 )
 def test_a_config_that_cannot_be_used_is_a_sentence(change, sentence):
