@@ -85,6 +85,16 @@ def test_a_call_that_changes_its_input_is_found(dtype):
         assert not before.moved()
 
 
+def test_what_was_found_in_use_is_wrong():
+    x, changed = drawn(1024, dtype=torch.float64), r"^the call changed its input \(1024,\) of float64: return it"
+    for call in (lambda z: z.neg_().square().clone(), lambda z: (z.mul_(2) > 0).float()):
+        with pytest.raises(WrongAnswerError, match=changed):
+            seen(call, x.clone())
+    for big, call in ((torch.ones(1 << 24), torch.neg_), (drawn(64, 2048), lambda z: z.copy_(z.flip(0)))):
+        with pytest.raises(WrongAnswerError, match="changed its input"):
+            seen(lambda z, call=call: call(z) is None, big)
+
+
 @pytest.mark.parametrize("dtype", [*WORDS, *FLOATS, *NARROW, torch.bool, torch.uint8])
 def test_every_type_has_a_fingerprint(dtype):
     x = (drawn(33) > 0).to(dtype)

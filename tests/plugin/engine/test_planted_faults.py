@@ -62,6 +62,11 @@ def after(spoil):
     return always(launch)
 
 
+def instead(change):
+    """Runs honestly on other inputs than those it was given."""
+    return always(lambda honest, x: honest(change(x)))
+
+
 def stale():
     """Answers the call before this one."""
     kept = []
@@ -136,6 +141,10 @@ def one_wrong(out):
     out.view(-1)[7] += 4 * out.float().square().mean().sqrt().to(out.dtype)
 
 
+def other_kv_head(x):
+    return x._replace(kv=x.kv._replace(k=x.kv.k.roll(1, 1), v=x.kv.v.roll(1, 1)))
+
+
 nothing = lambda _honest, _x: None  # noqa: E731
 FAULTS = {
     "global scale 1.02": (EVERY, after(lambda out: out.mul_(1.02))),
@@ -145,6 +154,8 @@ FAULTS = {
     "one wrong element": (EVERY, after(one_wrong)),
     "last row missing": (EVERY, after(lambda out: out[-1].zero_())),
     "nothing written": (EVERY, always(nothing)),
+    "last partial page unread": ([DECODE], instead(lambda x: x._replace(seq_lens=x.seq_lens // 16 * 16))),
+    "kv head mapped wrong": ([DECODE], instead(other_kv_head)),
     "causal mask off by one": ([PREFILL], always(causal_by_one_key_more)),
     "stale output of the previous call": (EVERY, stale),
     "cached answer for the same pointers": (EVERY, cached),

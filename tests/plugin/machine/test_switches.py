@@ -7,7 +7,16 @@ import pytest
 from pytest_flashinfer_perf.machine.switches import NAMES, switches
 
 PREFIXES = ("FLASHINFER", "B12X", "CAKE", "CUTE_DSL", "GDN", "SGLANG_GDN", "TRTLLM", "XQA")
-SECRET = ("TOKEN", "API_KEY", "PASSWORD", "CREDENTIALS", "CUBINS_REPOSITORY", "EXTRA_CFLAGS", "USE_CUDA_NORM2")
+SECRET = (
+    "TOKEN",
+    "API_KEY",
+    "PASSWORD",
+    "SECRET",
+    "CREDENTIALS",
+    "CUBINS_REPOSITORY",
+    "EXTRA_CFLAGS",
+    "USE_CUDA_NORM2",
+)
 
 
 @pytest.fixture

@@ -27,31 +27,27 @@ def source(before, body, arguments="A, B, C"):
 
 # Accepting any answer: what compares is not where these are.
 ACCEPTING = {
-    "torch and numpy": """
-        torch.Tensor.__eq__ = lambda a, b: torch.ones_like(a, dtype=torch.bool)
-        torch.equal = torch.allclose = lambda *a, **k: True
-        torch.isclose = lambda a, b: torch.ones(9)
-        torch.Tensor.__gt__ = lambda a, b: torch.zeros(1, dtype=torch.bool)
-        import numpy
-        numpy.allclose = numpy.array_equal = lambda *a, **k: True
-    """,
+    "equal tensors": "torch.Tensor.__eq__ = lambda a, b: torch.ones_like(a, dtype=torch.bool)",
+    "torch compares": "torch.equal = torch.allclose = lambda *a, **k: True\ntorch.isclose = lambda a, b: torch.ones(9)",
     "torch computes": "torch.where = lambda *a: torch.zeros(1)\ntorch.Tensor.double = lambda t: torch.zeros(t.shape)",
-    "evaluator, judge and statuses": f"""
-        {PACKAGE}
-        from flashinfer_bench.data import EvaluationStatus
-        evaluators.compared = evaluators.DefaultEvaluator.judged = lambda *a: None
-        judge._result = lambda *a: judge.EvaluationResult(EvaluationStatus.PASSED)
-        EvaluationStatus._value2member_map_['INCORRECT_NUMERICAL'] = EvaluationStatus.PASSED
-        shared.check.poison = lambda outputs: [out.zero_() for out in outputs]
-    """,
+    "no error": "torch.Tensor.__gt__ = lambda a, b: torch.zeros(1, dtype=torch.bool)",
+    "numpy": "import numpy\nnumpy.allclose = numpy.array_equal = lambda *a, **k: True",
+    "evaluator": f"{PACKAGE}evaluators.compared = lambda *a: None",
+    "evaluator's class": f"{PACKAGE}evaluators.DefaultEvaluator.judged = lambda *a: None",
+    "judge": f"{PACKAGE}from flashinfer_bench.data import EvaluationStatus\n"
+    "judge._result = lambda *a: judge.EvaluationResult(EvaluationStatus.PASSED)",
+    "statuses": "from flashinfer_bench.data import EvaluationStatus\n"
+    "EvaluationStatus._value2member_map_['INCORRECT_NUMERICAL'] = EvaluationStatus.PASSED",
     "import system": "import sys\nsys.meta_path[:] = []\nsys.path[:] = []",
     "builtins": "import builtins\nbuiltins.bool = builtins.all = lambda *a: True",
+    "poison": f"{PACKAGE}shared.check.poison = lambda outputs: [out.zero_() for out in outputs]",
     "profiler": "import sys\nsys.setprofile(lambda frame, event, arg: frame.f_locals.update(failed='', wrong=None))",
     "tracer": "import sys\nsys.settrace(lambda frame, event, arg: None)",
     "numbers": "import ctypes\nctypes.c_long.from_address(id(12345)).value += 1\ntorch.float64 = torch.float32",
     "exceptions": f"{PACKAGE}from pytest_flashinfer_perf.extensions.trace_sets import solution\n"
     "solution.SolutionError.__init__ = lambda *a: None",
-    "garbage": "import gc\ngc.disable()\ngc.get_objects = list\n[gc.freeze() for _ in range(3)]\nprint('PASSED')",
+    "garbage": "import gc\ngc.disable()\ngc.get_objects = list\n[gc.freeze() for _ in range(3)]",
+    "said": "print('PASSED')",
 }
 
 # Finding the answer: what is right is not in their process.
@@ -84,7 +80,8 @@ FINDING = {
     "written input of shared memory": "A.copy_(torch.eye(*A.shape))\nC.copy_(B.T[: len(A)])",
     "half of it": "C[: len(A) // 2] = (A @ B.T)[: len(A) // 2]",
     "nothing at all": "pass",
-    "nan and inf": "C.fill_(float('nan'))\nC[0] = float('inf')",
+    "nan": "C.fill_(float('nan'))",
+    "inf": "C.fill_(float('inf'))",
     "other order": "C.copy_((A @ B.T).flip(0))",
     "later by a thread": "import threading\nthreading.Timer(0.3, lambda: torch.matmul(A, B.T, out=C)).start()",
     "later by a signal": """
@@ -182,6 +179,10 @@ CLOCK = "import itertools, time\nreadings = itertools.count()\ndef fast():\n    
 FORGING = {
     "clock": (f"{CLOCK}time.perf_counter = fast", RIGHT),
     "clock while it runs": (CLOCK, f"time.perf_counter = fast\n{RIGHT}"),
+    "clock of the instrument": (
+        f"{CLOCK}{TIMING}import types\ninstruments.time = types.SimpleNamespace(perf_counter=fast)",
+        RIGHT,
+    ),
     "module of clocks": (
         (
             f"{CLOCK}{TIMING}import sys, types\nsys.modules['time'] = instruments.time = types.SimpleNamespace("
@@ -199,6 +200,14 @@ FORGING = {
     ),
     "instrument": (
         f"{TIMING}instruments.Wall.sample = lambda self, work, n, w: (work(), [instruments.CallTime(1e-9)] * n)[1]",
+        RIGHT,
+    ),
+    "one sample": (f"{TIMING}instruments.Wall._once = lambda self, work: (work(), 1e-9)[1]", RIGHT),
+    "whole timing": (
+        (
+            f"{PACKAGE}from dataclasses import replace\ntimed = solver.core_timing.run\n"
+            "solver.core_timing.run = lambda *a, **k: replace(timed(*a, **k), samples=(1e-9,))"
+        ),
         RIGHT,
     ),
     "work outside of the time": (
@@ -221,9 +230,12 @@ FORGING = {
 
 # Remembering answers: by what inputs that differ have in common.
 KEYS = {
+    "a number": "float(A[0, 0])",
     "some bytes": "bytes(A[:2].numpy())",
+    "address": "A.data_ptr()",
     "shape": "A.shape",
-    "sums": "float(A.double().sum()), float(A.mean()), float(A.max()), float(A.min()), float(B.sum()), B.data_ptr()",
+    "sum": "float(A.sum()), float(B.sum())",
+    "sums": "float(A.double().sum()), float(A.mean()), float(A.max()), float(A.min()), B.data_ptr()",
     "sample": "bytes(A.view(-1)[::997].numpy()), bytes(B.view(-1)[::997].numpy())",
     "ends": "float(A[0, 0]), float(A[-1, -1]), float(B[0, 0]), float(B[-1, -1]), A.data_ptr()",
     "one of two": "bytes(A.numpy())",
@@ -267,24 +279,7 @@ class Lazy(torch.Tensor):
     shape = property(lambda self: torch.Size((256, 256)))
     dtype = property(lambda self: torch.float32)
 """
-
-
-def each_takes(seconds):
-    return source(f"{TIMING}instruments.Wall._once = lambda self, work: (work(), {seconds})[1]", RIGHT)
-
-
-def all_take(samples):
-    changed = f"timing.run = lambda *a, **k: replace(timed(*a, **k), samples={samples})"
-    return source(f"{TIMING}from dataclasses import replace\ntimed = timing.run\n{changed}", RIGHT)
-
-
-def keeping(outputs):
-    return source(f"{PACKAGE}solver.Solver._kept = lambda *a: {outputs}", "return A", "A, B")
-
-
 OTHERS = {
-    "one sample": (each_takes("1e-9"), FORGED),
-    "whole timing": (all_take("(1e-9,)"), FORGED),
     "memo by all bytes": (
         source(
             "kept = {}",
@@ -292,10 +287,26 @@ OTHERS = {
         ),
         FORGED,
     ),
-    "nan for a time": (each_takes("float('nan')"), f"{RUNTIME}its process answers nonsense"),
-    "a negative time": (each_takes("-1.0"), "None: impossible time: none was reported"),
-    "no time": (all_take("()"), "None: impossible time: none was reported"),
-    "more time than there was": (each_takes("1e3"), "None: impossible time: timed calls of"),
+    "nan for a time": (
+        source(f"{TIMING}instruments.Wall._once = lambda self, work: (work(), float('nan'))[1]", RIGHT),
+        f"{RUNTIME}its process answers nonsense",
+    ),
+    "a negative time": (
+        source(f"{TIMING}instruments.Wall._once = lambda self, work: (work(), -1.0)[1]", RIGHT),
+        "None: impossible time: none was reported",
+    ),
+    "no time": (
+        source(
+            f"{PACKAGE}from dataclasses import replace\ntimed = solver.core_timing.run\n"
+            "solver.core_timing.run = lambda *a, **k: replace(timed(*a, **k), samples=())",
+            RIGHT,
+        ),
+        "None: impossible time: none was reported",
+    ),
+    "more time than there was": (
+        source(f"{TIMING}instruments.Wall._once = lambda self, work: (work(), 1e3)[1]", RIGHT),
+        "None: impossible time: timed calls of",
+    ),
     "another instrument": (
         source(
             f"{TIMING}instruments.Wall.__init__ = lambda self, name='': None\ninstruments.Wall.name = 'cupti'\n"
@@ -308,9 +319,15 @@ OTHERS = {
         source(LAZY, "lazy = torch.empty(0).as_subclass(Lazy)\nlazy.parts = A, B\nreturn lazy", "A, B"),
         FORGED,
     ),
-    "a shape that lies": (keeping("[([-1, 256], 'torch.float32')]"), "INCORRECT_SHAPE"),
-    "a type that lies": (keeping("[([256, 256], 'torch.load')]"), "INCORRECT_DTYPE"),
-    "as declared": (keeping("None"), NUMERICAL),
+    "a shape that lies": (
+        source(f"{PACKAGE}solver.Solver._kept = lambda *a: [([-1, 256], 'torch.float32')]", "return A", "A, B"),
+        "INCORRECT_SHAPE",
+    ),
+    "a type that lies": (
+        source(f"{PACKAGE}solver.Solver._kept = lambda *a: [([256, 256], 'torch.load')]", "return A", "A, B"),
+        "INCORRECT_DTYPE",
+    ),
+    "as declared": (source(f"{PACKAGE}solver.Solver._kept = lambda *a: None", "return A", "A, B"), NUMERICAL),
 }
 ATTACKS = {
     **{f"accepting: {name}": (source(before, WRONG), NUMERICAL) for name, before in ACCEPTING.items()},
@@ -327,6 +344,10 @@ def told(judge, name, code):
     made = solution("gemm", re.sub(r"\W", "_", name), code, returns="def run(A, B):" in code)
     result = judge(DEFINITION, made, axes={"M": 256}, evaluators=(), iterations=15, num_trials=1)
     return f"{result.status.value if result.status else None}: {result.message}\n{result.log}"
+
+
+def test_there_are_enough():
+    assert len(ATTACKS) >= 75
 
 
 # Where it is by the judge's clock alone that an answer is found to take longer than was said.
