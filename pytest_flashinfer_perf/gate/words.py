@@ -189,7 +189,6 @@ MEANS = {
 }
 NOTHING = "no case could be judged, which is no pass"
 MOST_NAMED = 3  # tests; a longer command is written by its reader
-RECORD = "--perf-record"  # without which a program's calls are no tests
 PYTHONS = "flashinfer-perf ab --base BASE_PYTHON --head HEAD_PYTHON --"
 
 
@@ -285,6 +284,11 @@ def command(judgement: Judgement) -> str:
         return ""
     rows = [judged.case.rows[0] for judged in undecided]
     tests = list(dict.fromkeys(row.fullname for row in rows))
-    recorded = [RECORD] * any(RECORD in shlex.split(row.identity.repro or "") for row in rows)
-    named = shlex.join([*recorded, *tests]) if len(tests) <= MOST_NAMED else "PYTEST_ARGS"
+    named = shlex.join([*_switches(rows), *tests]) if len(tests) <= MOST_NAMED else "PYTEST_ARGS"
     return f"{PYTHONS} {named}"
+
+
+def _switches(rows: Iterable[Row]) -> list[str]:
+    """The options without a value that these were run with, which can make tests of the files that they name."""
+    words = [word for row in rows for word in shlex.split(row.identity.repro or "")]
+    return list(dict.fromkeys(word for word in words if re.fullmatch(r"--perf-[a-z-]+", word)))

@@ -174,8 +174,8 @@ class Settings:
         "--perf-case",
         metavar="FLAGS",
         **REPEATABLE,
-        help="Run exactly this case, given by the flags of flashinfer_benchmark.py, or by --api NAME and the flags of "
-        "an API (repeatable). The field `repro` of each row holds the flags of its case.",
+        help="Run exactly this case, given by the flags of flashinfer_benchmark.py or those that an "
+        "extension reads (repeatable). The field `repro` of each row holds the flags of its case.",
     )
     max_memory: float | None = setting(
         CASES,

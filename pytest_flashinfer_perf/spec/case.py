@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.settings.project_file import Quarantined
 from pytest_flashinfer_perf.settings.settings import Checking, Measuring
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.params import SHORT, ParamError, Value, fields_of
-from pytest_flashinfer_perf.spec.routine import AnyRoutine, Backend, Shape
+from pytest_flashinfer_perf.spec.routine import AnyRoutine, Backend, Routine, Shape, naming_flags
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
@@ -37,7 +37,7 @@ class CaseOptions:
     use_cuda_events: bool = False
     verbose: int = 0
     allow_output_mismatch: bool = False
-    autotune: bool = False  # of an API, whose parameters have no such field
+    autotune: bool = False  # of a routine whose parameters have no such field
 
     def __post_init__(self) -> None:
         for name, least in (("num_iters", 1), ("dry_run_iters", 0)):
@@ -118,7 +118,7 @@ class Case:
     @property
     def words(self) -> list[str]:
         """The case as flags in upstream's syntax, which `parse` reads."""
-        return [self.routine.option, self.routine.name, "--backends", self.backend_name, *self.words_beside]
+        return [self.routine.named_by[0], self.routine.name, "--backends", self.backend_name, *self.words_beside]
 
     @property
     def words_beside(self) -> list[str]:
@@ -205,16 +205,17 @@ def parse_of(
 ) -> FlagLine:
     """A line of this routine; all but the general flags may be `translated` from those of another program."""
     general = flags.parser()
-    for names, how in GENERAL.items():
+    shared = {**{names: {"dest": "routine"} for names in naming_flags()}, **GENERAL}
+    for names, how in shared.items():
         general.add_argument(*names, **how)
     own = [f"--{name}" for name in {*accepted, *routine.params.ignores}]
-    spellings = [*(name for names in GENERAL for name in names), *own]
+    spellings = [*(name for names in shared for name in names), *own]
     known, rest = general.parse_known_args(flags.expanded(words, spellings))
-    if known.autotune and routine.option != "--api":  # one of the routine's own flags, if it has it
+    if known.autotune and not routine.tunes_by_flag:  # one of the routine's own flags, if it has it
         rest = [*rest, "--autotune"]
-    shape = Shape(flags.read(routine.params, translated(rest), accepted, [names[0] for names in GENERAL]))
+    shape = Shape(flags.read(routine.params, translated(rest), accepted, [names[0] for names in shared]))
     given = {name: getattr(known, name) for name in (*COUNTS, *SWITCHES, "verbose")}
-    options = CaseOptions(**{**given, "autotune": known.autotune and routine.option == "--api"})
+    options = CaseOptions(**{**given, "autotune": known.autotune and routine.tunes_by_flag})
     settings = (known.random_seed, known.case_tag, known.autotune_cache, options)
     return FlagLine(routine, shape, tuple(known.backends or ()), settings, known)
 
@@ -222,7 +223,8 @@ def parse_of(
 def name_in(words: list[str]) -> str:
     """The routine of a line, parsed first, since the flags that can be abbreviated depend on it."""
     named = flags.parser(shortened=True)
-    named.add_argument(*NAMING, dest="routine")
+    for names in naming_flags():
+        named.add_argument(*names, dest="routine")
     known, rest = named.parse_known_args(words)
     if known.routine is None:
         typed = next((word for word in rest if difflib.get_close_matches(word, REQUIRED, cutoff=0.8)), None)
@@ -230,10 +232,8 @@ def name_in(words: list[str]) -> str:
     return str(known.routine)
 
 
-NAMING = ("--routine", "-R", "--api")
-# Upstream's flags of any routine, and how argparse reads them.
+# Upstream's flags of any routine beside its name, and how argparse reads them.
 GENERAL: dict[tuple[str, ...], dict[str, Any]] = {
-    NAMING: {"dest": "routine"},
     ("--backends", "--ar_backend"): {"nargs": "+"},
     ("--random_seed",): {"type": SEED, "default": DEFAULT_SEED},
     ("--num_iters", "-n"): {"type": int},
@@ -296,11 +296,14 @@ def parse_selector(line: str, routine: AnyRoutine, routines: Routines) -> Select
     """Parse the line for this routine, None if it names another one."""
     known = {**routines, routine.name: routine}
     general = flags.parser()
-    general.add_argument("--routine", "-R", default=routine.name)
-    general.add_argument("--api", default=routine.name)
+    for names in naming_flags():
+        general.add_argument(*names, dest=names[0])
     general.add_argument("--backends", nargs="+", default=[])
     given, rest = general.parse_known_args(flags.split(line))
-    if given.api != routine.name or routine_named(given.routine, known) is not routine:
+    named = {names: getattr(given, names[0]) for names in naming_flags() if getattr(given, names[0]) is not None}
+    if Routine.named_by in named:
+        routine_named(named[Routine.named_by], known)
+    if any(names != routine.named_by or name != routine.name for names, name in named.items()):
         return None
     backends = tuple(backend_named(name, routine) for name in given.backends)
     return Selection(backends, flags.read_some(routine.params, rest, flags_of_family(routine, known)))

@@ -128,7 +128,8 @@ class Routine(Generic[P, X]):
     presets: Presets[Any] | None = None
     model_shapes: ShapesOfModel[P] | None = None
 
-    option: ClassVar[str] = "--routine"  # the flag that names it on a command line
+    named_by: ClassVar[tuple[str, ...]] = ("--routine", "-R")  # flags that name it in a line; the first is written
+    tunes_by_flag: ClassVar[bool] = False  # --autotune is understood in each of its lines, and is none of its params
     graph_if_possible: ClassVar[bool] = False  # a call that no graph can hold is timed without one
 
     @property
@@ -212,6 +213,12 @@ class Routine(Generic[P, X]):
 
 
 AnyRoutine = Routine[Any, Any]
+
+
+def naming_flags() -> list[tuple[str, ...]]:
+    """The flags that name a routine, those of routines that extensions make among them."""
+    kinds: list[type[AnyRoutine]] = [Routine, *Routine.__subclasses__()]
+    return sorted({kind.named_by for kind in kinds})
 
 
 # Cost: the minimal work of a call, and the share of the device's roof that its time reaches.

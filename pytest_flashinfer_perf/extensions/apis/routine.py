@@ -32,7 +32,8 @@ class ApiRoutine(Routine[Any, Given]):
     """A routine whose outputs are decoded before they are compared, and compared where the reference has values."""
 
     api: Api = field(kw_only=True)
-    option = "--api"
+    named_by = ("--api",)
+    tunes_by_flag = True
     graph_if_possible = True
 
     @property

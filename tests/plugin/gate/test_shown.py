@@ -55,12 +55,11 @@ def compare(*arguments):
     return cli.main(["compare", "--base", "base.json", *arguments])
 
 
-def test_a_call_of_a_program_is_measured_again_with_its_option():
-    """Without it the program's file is one of tests, and has none."""
-    known = {"bound": "compute", "cycles": 144e3, "repro": "pytest --perf-record /x/bench_mine.py"}
+def test_what_is_a_test_by_an_option_is_measured_again_with_it():
+    known = {"bound": "compute", "cycles": 144e3, "repro": "pytest --perf-planted /x/bench_mine.py"}
     before, after = row("a", us=80.0, sm_ghz=1.8, **known), row("a", us=95.0, sm_ghz=1.5, **known)
     command = words.command(judge([run(before)], [run(after)], Rules()))
-    assert command.startswith(f"{PYTHONS} --perf-record ")
+    assert command.startswith(f"{PYTHONS} --perf-planted ")
 
 
 def test_the_table_says_it_to_people(files, capsys):

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -26,6 +26,7 @@ from pytest_flashinfer_perf.spec.routine import (
     as_run,
     best_of,
     first_that_covers,
+    naming_flags,
     roofline,
 )
 
@@ -144,7 +145,6 @@ def test_options_of_a_line_change_how_its_case_is_measured():
         ("other/*", False),
         ("--routine copy", True),
         ("--routine other", False),
-        ("--api copy", True),
         ("--m 4 --causal", True),
         ("--m 5", False),
         ("--no-causal", False),
@@ -157,6 +157,22 @@ def test_cases_are_selected_by_a_glob_or_by_flags(line, selected):
     assert cases.selects(line, case, ROUTINES) is selected
     entry = Quarantined(line, "hangs", "x")
     assert cases.quarantined(case, [entry], ROUTINES) == (entry if selected else None)
+
+
+def test_a_kind_of_routine_is_named_by_its_own_flag():
+    class Planted(Routine):
+        named_by = ("--planted",)
+
+    planted = Planted(**{f.name: getattr(ROUTINES["copy"], f.name) for f in fields(Routine)})
+    assert planted.named_by in naming_flags()
+    case = cases.parse_of(planted, ["--planted", "copy", "--m", "4", "--width", "16", "--backends", "fast"], ()).case(
+        "fast"
+    )
+    assert cases.name_in(case.words) == "copy"
+    assert case.words[:2] == ["--planted", "copy"]
+    for line, selected in (("--planted copy --m 4", True), ("--planted other", False), ("--routine far", False)):
+        assert cases.selects(line, case, ROUTINES) is selected
+    assert not cases.selects("--planted copy", one("--routine copy --m 4 --width 16 --backends fast"), ROUTINES)
 
 
 def test_what_selects_no_routine_is_known():
