@@ -1,7 +1,11 @@
-"""All pairs of options of different features, on one tiny case, and each of them from an ini file."""
+"""All pairs of options of different features, on one tiny case: one of each pair is typed, one in an ini file.
+
+A feature is an option of the core, or an extension. The options are those that are declared: each has one sample here.
+"""
 
 import functools
 import itertools
+import json
 import shlex
 
 import pytest
@@ -9,48 +13,66 @@ import recorded_traffic
 import traceset_runs
 from decode_cases import QUICK
 
-FEATURES = {
-    "case": "--perf-case='--routine mm_bf16 --m 2 --n 16 --k 32 --backends torch'",
-    "testlist": "--perf-testlist=lines.list",
-    "recording": "traffic.jsonl",
-    "set": "--perf-trace-set=set",
-    "record": "--perf-record",
-    "model": "--perf-model=llama-3.1-8b",
-    "api": "--perf-api",
-    "memory": "--perf-max-memory=1",
-    "device": "--perf-device=cpu:any",
-    "cold": "--perf-cold-l2=none",
-    "host": "--perf-host",
-    "tactics": "--perf-tactics=0.01",
-    "autotune": "--perf-autotune-cache=cache.json",
-    "tag": "--perf-case-tag=mine",
-    "only": "--perf-refcheck=only",
-    "wrong": "--perf-allow-output-mismatch",
-    "skips": "--perf-strict-skips=*",
-    "ranks": "--perf-ranks=2",
-    "gate": "--perf-gate=base.json",
-    "save": "--perf-save-baseline=mine",
-    "timeout": "--perf-timeout=0",
-    "resume": "--perf-resume",
-    "shard": "--perf-shard=1/1",
-    "html": "--perf-html=page.html",
-    "csv": "--perf-csv=rows.csv",
-    "vllm": "--perf-vllm-csv=.",
-}
-# What needs more than the two have: the exit code, and what is said.
-NEEDS_MORE = {
-    ("case", "record"): (4, "--perf-case: no test that is named has the case"),
-    ("set", "skips"): (1, "--perf-strict-skips=* does not allow this skip"),
-    ("record", "gate"): (2, "REFUSED: nothing was compared"),
-    ("record", "only"): (2, "leave out the other option"),
-    ("record", "resume"): (2, "--perf-record runs a program anew: leave out --perf-resume"),
-    ("cold", "gate"): (2, "REFUSED: nothing was compared"),
-    ("only", "gate"): (2, "REFUSED: nothing was compared"),
-    ("only", "save"): (2, "nothing was measured, nothing is saved"),
-    ("tactics", "only"): (4, "--perf-tactics checks every tactic and times it: leave out --perf-refcheck"),
-    ("recording", "model"): (4, "a recording and --perf-model have a sum each"),
-}
+from pytest_flashinfer_perf import loading
+from pytest_flashinfer_perf.plugin import options
 
+SAMPLES = {
+    "--perf-suite": "--perf-suite=smoke",
+    "--perf-backends": "--perf-backends=torch",
+    "--perf-case": "--perf-case='--routine mm_bf16 --m 2 --n 16 --k 32 --backends torch'",
+    "--perf-max-memory": "--perf-max-memory=1",
+    "--perf-device": "--perf-device=cpu:any",
+    "--perf-seed": "--perf-seed=7",
+    "--perf-autotune-cache": "--perf-autotune-cache=cache.json",
+    "--perf-case-tag": "--perf-case-tag=mine",
+    "--perf-instrument": "--perf-instrument=wall",
+    "--perf-cuda-graph": "--perf-cuda-graph=off",
+    "--perf-cold-l2": "--perf-cold-l2=none",
+    "--perf-iters": "--perf-iters=5",
+    "--perf-warmup": "--perf-warmup=2",
+    "--perf-peaks": "--perf-peaks=datasheet",
+    "--perf-strict-skips": "--perf-strict-skips=*",
+    "--perf-refcheck": "--perf-refcheck=only",
+    "--perf-allow-output-mismatch": "--perf-allow-output-mismatch",
+    "--perf-save-baseline": "--perf-save-baseline=mine",
+    "--perf-gate": "--perf-gate=base.json",
+    "--perf-gate-strict": "--perf-gate=base.json --perf-gate-strict",
+    "--perf-gate-allow": "--perf-gate=base.json --perf-gate-allow=library",
+    "--perf-timeout": "--perf-timeout=0",
+    "--perf-resume": "--perf-resume",
+    "--perf-config": "--perf-config=rules.toml",
+    "--perf-api": "--perf-api",
+    "--perf-record": "--perf-record",
+    "--perf-model": "--perf-model=tiny.json",
+    "--perf-step": "--perf-model=tiny.json --perf-step='--tp 1 --batch 1 --context 16'",
+    "--perf-testlist": "--perf-testlist=lines.list",
+    "--perf-flags": "--perf-flags='--routine mm_bf16 --m 2 --n 16 --k 32 --backends torch'",
+    "--perf-cover": "traffic.jsonl --perf-cover=50%",
+    "--perf-fuzz": "--perf-fuzz --perf-fuzz-seconds=1",
+    "--perf-fuzz-flags": "--perf-fuzz --perf-fuzz-seconds=1 --perf-fuzz-flags='--m 2'",
+    "--perf-fuzz-seconds": "--perf-fuzz --perf-fuzz-seconds=1",
+    "--perf-findings": "--perf-fuzz --perf-fuzz-seconds=1 --perf-findings=found",
+    "--perf-host": "--perf-host",
+    "--perf-ranks": "--perf-ranks=2",
+    "--perf-no-multicast": "--perf-no-multicast",
+    "--perf-tactics": "--perf-tactics=0.01",
+    "--perf-html": "--perf-html=page.html",
+    "--perf-csv": "--perf-csv=rows.csv",
+    "--perf-vllm-csv": "--perf-vllm-csv=.",
+    "--perf-prebuild": "--perf-prebuild",
+    "--perf-shard": "--perf-shard=1/1",
+    "--perf-shard-by": "--perf-shard=1/1 --perf-shard-by=base.json",
+    "--perf-trace-set": "--perf-trace-set=set",
+    "--perf-trust-solutions": "--perf-trace-set=set --perf-trust-solutions",
+    "--perf-trace-config": "--perf-trace-set=set --perf-trace-config=config.yaml",
+    "--perf-trace-option": "--perf-trace-set=set --perf-trace-option=iterations=2",
+    "--perf-trace-output": "--perf-trace-set=set --perf-trace-output=traces",
+}
+OF_ITS_OWN = {"--perf-only", "--perf-plant", "--perf-plan"}  # what this plugin tells its own processes
+# An option by itself ends so where it is not 0: one run decides nothing, and there is no GPU, and no case of vLLM's.
+ENDS = {"--perf-gate": 2, "--perf-gate-strict": 2, "--perf-gate-allow": 2, "--perf-prebuild": 4, "--perf-vllm-csv": 4}
+TINY = {"architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
+TINY |= {"num_key_value_heads": 1, "num_hidden_layers": 1, "head_dim": 16, "vocab_size": 64, "torch_dtype": "bfloat16"}
 CASE = """
 import pytest
 
@@ -61,43 +83,80 @@ if __name__ == "__main__":  # with --perf-record
     from pytest_flashinfer_perf.extensions.compat import do_bench
     do_bench(int, 0, 1)
 """
+# Sentences of what needs more than two options have, which name no other option.
+REFUSALS = (
+    "does not allow this skip",
+    "nothing was measured, nothing is saved",
+    "--perf-case: no test that is named has the case",
+    "leave out the other option",
+    "leave out --perf-re",
+    "a recording and --perf-model have a sum each",
+    "REFUSED: nothing was compared",
+)
+WRONG = ("INTERNALERROR", "Traceback (most recent call last)")
+
+
+def features():
+    """Each option's, by the option's name."""
+    of_core = {one.name: one.name for one in options.ALL}
+    declared = loading.manager().hook.pytest_perf_options.get_hookimpls()
+    return of_core | {
+        one.name: hook.plugin_name for hook in declared for table in hook.function().values() for one in table
+    }
+
+
+def pairs():
+    known = features()
+    return [pair for pair in itertools.combinations(SAMPLES, 2) if known[pair[0]] != known[pair[1]]]
+
+
+def test_each_option_has_a_sample():
+    assert {*SAMPLES, *OF_ITS_OWN} == {*features()}
+    assert [name for name, sample in SAMPLES.items() if name not in sample] == []
 
 
 @pytest.fixture
-def code(pytester, scripted_times):  # noqa: ARG001
-    """The exit code of a session with these features, and what it printed."""
+def session_of(pytester, scripted_times):  # noqa: ARG001
+    """The exit code of a session with the samples of these options, and what it printed."""
     pytester.makepyfile(test_it=CASE)
     traceset_runs.gemm(pytester.path / "set")
     (pytester.path / "lines.list").write_text("--routine mm_bf16 --m 4 --n 16 --k 32 --backends torch\n")
+    (pytester.path / "tiny.json").write_text(json.dumps(TINY))
+    (pytester.path / "rules.toml").write_text('[thresholds]\n"*" = { slower = "5%" }\n')
+    (pytester.path / "config.yaml").write_text("iterations: 2\n")
     recorded_traffic.written(pytester.path / "traffic.jsonl", [recorded_traffic.product(4, 16, 32, count=60)])
     base = ("test_it.py", *QUICK, "--perf-iters=5", "--perf-backends=torch", "-W", "ignore")
     pytester.runpytest(*base, "--benchmark-json=base.json")
 
     @functools.cache
-    def run(*features, in_ini=False):
-        asked = [FEATURES[name] for name in features]
-        pytester.makeini(f"[pytest]\naddopts = {' '.join(asked) if in_ini else ''}\n")
-        words = () if in_ini else [word for one in asked for word in shlex.split(one)]
-        done = pytester.runpytest(*base, *words)
+    def run(*names, in_ini=""):
+        """One of them may be asked for in an ini file, the others are typed."""
+        pytester.makeini(f"[pytest]\naddopts = {SAMPLES.get(in_ini, '')}\n")
+        typed = [word for name in names if name != in_ini for word in shlex.split(SAMPLES[name])]
+        done = pytester.runpytest(*base, *typed)
         return int(done.ret), done.stdout.str() + done.stderr.str()
 
     return run
 
 
-@pytest.mark.more
-@pytest.mark.timeout(3000)
-def test_two_features_end_as_one_of_them_or_with_a_sentence(code):
-    wrong = {}
-    for pair in itertools.combinations(FEATURES, 2):
-        ended, printed = code(*pair)
-        known, said = NEEDS_MORE.get(pair, (ended, ""))
-        of_one = pair in NEEDS_MORE or ended in {code(name)[0] for name in pair}
-        if not of_one or ended != known or said not in printed or "INTERNALERROR" in printed:
-            wrong[pair] = (ended, printed[-500:])
-    assert wrong == {}
+def fault(session_of, pair, in_ini):
+    """What is wrong with the end of a session with two options: it ends as with one of them, or says why not."""
+    code, printed = session_of(*pair, in_ini=in_ini)
+    as_one = code in {session_of(name)[0] for name in pair}
+    refused = code != 0 and (all(name in printed for name in pair) or any(one in printed for one in REFUSALS))
+    return None if (as_one or refused) and not any(wrong in printed for wrong in WRONG) else (code, printed[-500:])
 
 
 @pytest.mark.more
-def test_in_an_ini_file_each_feature_ends_as_typed(code):
-    asked = [*((name,) for name in FEATURES), *NEEDS_MORE]
-    assert {names: code(*names, in_ini=True)[0] for names in asked} == {names: code(*names)[0] for names in asked}
+@pytest.mark.timeout(600)
+def test_an_option_by_itself_ends_well(session_of):
+    ended = {name: session_of(name) for name in SAMPLES}
+    assert {name: printed[-500:] for name, (code, printed) in ended.items() if code != ENDS.get(name, 0)} == {}
+
+
+@pytest.mark.more
+@pytest.mark.timeout(6000)
+def test_two_options_end_as_one_of_them_or_with_a_sentence(session_of):
+    """In turns the first and the second one is in an ini file."""
+    faults = {pair: fault(session_of, pair, pair[nth % 2]) for nth, pair in enumerate(pairs())}
+    assert {pair: found for pair, found in faults.items() if found} == {}
