@@ -4,8 +4,6 @@ import ast
 import importlib
 import re
 import shutil
-import subprocess
-import sys
 
 import hypothesis
 import pytest
@@ -35,14 +33,6 @@ def test_the_readmes_program_runs_as_it_is_printed(session):
     assert (done.outcomes, answers(done)) == ({"passed": 2}, ["passed"] * 2)
     assert f"{'':26}{terminal.HEADINGS}" in shown.splitlines()
     done.says(f"{'':26}{terminal.HEADINGS}", *["test_my_kernel.py::test_matmul[[]*]"] * 2)
-
-
-@pytest.mark.more
-def test_the_script_of_the_readme_runs(tmp_path):
-    """In a process that no test has prepared: it prints what the machine's clock says."""
-    (tmp_path / "script.py").write_text(blocks(README, "python")[1])
-    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=True)
-    assert re.fullmatch(r"[\d.]+ us by wall, [\d.]+ TB/s\n", done.stdout)
 
 
 def test_the_kernel_of_ones_own_is_measured_and_checked(session):

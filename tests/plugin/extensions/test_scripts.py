@@ -10,7 +10,6 @@ import sys
 from unittest import mock
 
 import gate_acceptance
-import parity
 import pytest
 from documents import ROOT
 from reports import document, write
@@ -98,21 +97,3 @@ def test_runs_of_the_same_code_and_of_a_slower_one_beside_each_other(started, tm
     assert in_head.startswith("longer in head: 4 of 4 pairs exit 1; ")
     assert slower == f"SLOWER 4 times: {kernels[0].name}"
     assert in_base.startswith("longer in the baseline: 0 of 4 pairs exit 1; ")
-
-
-def of_script(median, **more):
-    return parity.Seen([median], **{"flops": 1e9, "bytes": 1e6, "length": "327", "name": "a/b-fa2", **more})
-
-
-@pytest.mark.parametrize(
-    ("ours", "fine", "cells"),
-    [
-        ({"median": 101.0}, True, "101.00 | +1.0 % | yes | 99.00 | = | = | 327"),
-        ({"median": 103.0}, False, "103.00 | +3.0 % | **no** | 99.00 | = | = | 327"),
-        ({"median": 100.0, "length": "501"}, False, "100.00 | +0.0 % | yes | 99.00 | = | = | **327, here 501**"),
-        ({"median": 100.0, "bytes": 2e6}, True, "100.00 | +0.0 % | yes | 99.00 | = | 2 | 327"),
-    ],
-)
-def test_a_case_is_compared_with_upstreams_script(ours, fine, cells):
-    compared = parity.compared(of_script(100.0), of_script(**ours), of_script(99.0))[::2]
-    assert compared == (["a/b-fa2", "100.00", *cells.split(" | ")], fine)

@@ -1,9 +1,6 @@
 """Suspects that other processes measure again, which agree or do not; functions with two speeds."""
 
-import copy
-import json
 import math
-import random
 
 import pytest
 import two_speeds
@@ -18,7 +15,6 @@ from pytest_flashinfer_perf.gate.effects import Domain
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.verdict import Verdict
-from pytest_flashinfer_perf.rows import run_file
 
 FAST, BUSY = 100.0, {"seconds": 1.0, "cores": 2, "waited": 0.9, "load": 6.0}
 
@@ -181,41 +177,3 @@ def test_identical_code_with_two_speeds_seldom_fails_a_run(slow):
 def test_twice_as_much_is_found_in_spite_of_two_speeds():
     assert two_speeds.rates(two_speeds.gate, 0.14, 1.0, runs=20).slower >= 0.9
     assert two_speeds.rates(two_speeds.WAYS["`ab`"], 0.14, 1.0, runs=10).slower >= 0.9
-
-
-def test_what_is_slower_by_right_on_recorded_rows_is_confirmed(pytestconfig):
-    """Rows of an H200, 5 % slower, and processes that vary as the gate takes them to."""
-    recorded = json.loads((pytestconfig.rootpath / "evidence" / "h200-run.json").read_text())
-    base = run_file.parse(recorded, "base.json")
-    judgement = judge([base], [run_file.parse(slower(recorded, 1.05), "head.json")], rules())
-    suspects = judgement.having(Verdict.SLOWER)
-    assert len(suspects) >= 0.8 * len(judgement.cases)
-    rng = random.Random(5)
-    for _ in range(20):
-        again = {one.name: again_with_noise(one, rng) for one in suspects}
-        kept = confirm(judgement, again).having(Verdict.SLOWER)
-        assert [one.name for one in kept] == [one.name for one in suspects]
-
-
-def slower(document, by):
-    """The same run in which each kernel takes longer by this factor, and the gaps as long as before."""
-    made = copy.deepcopy(document)
-    for one in made["benchmarks"]:
-        info = one["extra_info"]
-        gap = info["gap"] or 0.0
-        for figures, names in ((one["stats"], ("median", "mean", "min", "max")), (info, ("busy", "cycles"))):
-            figures |= {name: figures[name] * by for name in names if figures[name]}
-        one["stats"]["median"] -= gap * (by - 1)
-        one["stats"]["data"] = [seconds * by for seconds in one["stats"]["data"]]
-        for placed in info["placements"]:
-            placed |= {name: placed[name] * by for name in ("median", "busy", "cycles") if placed[name]}
-    return made
-
-
-def again_with_noise(suspect, rng):
-    primary = suspect.primary
-    again = Again()
-    for nth in range(confirmation.MOST):
-        if nth < confirmation.processes(suspect, again):
-            again = Again((*again.changes, primary.change + rng.gauss(0.0, primary.noise.sd)))
-    return again

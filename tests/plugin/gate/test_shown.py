@@ -215,12 +215,6 @@ def test_a_file_that_cannot_be_written_and_an_empty_name_are_no_verdict(files, c
     )
 
 
-def test_the_same_files_give_the_same_document(files):
-    for name in ("one.json", "two.json"):
-        compare("--head", "head.json", "--json", name)
-    assert (files / "one.json").read_bytes() == (files / "two.json").read_bytes()
-
-
 def test_a_refused_comparison_says_so_everywhere():
     judgement = judge([run(row("a"))], [run(row("b"))], Rules(allowed=match.allowed("missing")))
     assert "**Refused**: nothing was compared" in markdown.text(judgement)

@@ -194,13 +194,6 @@ def test_another_library_is_compared_unless_asked_not_to():
     assert judge(base, head, rules(same_library=True, allow="library")).exit_code == 0
 
 
-@pytest.mark.parametrize("head", [run(), run(row("decode/other-fa3"))])
-def test_nothing_compared_is_never_good(head):
-    judgement = judge([run(row())], [head], rules(allow="missing,invalid"))
-    assert judgement.nothing
-    assert judgement.exit_code == 2
-
-
 FOLDER = "2 of the MISSING are here under the name of another folder (old/t.py::a[x/1] is t.py::a[x/1] here): "
 
 

@@ -1,6 +1,7 @@
 """Processes that a command starts and waits for: with which words, where, and what is read of them."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -47,12 +48,13 @@ def test_pytest_gets_its_words_and_its_rows_are_read(where):
     assert (done.code, done.failed, len(done.run.rows), done.log.read_text()) == (0, False, 1, "first\nlast\n")
 
 
-@pytest.mark.parametrize("code", [0, 1])
-def test_a_run_with_rows_has_measured_even_if_tests_failed(where, capsys, code):
+@pytest.mark.parametrize(("code", "count"), [(0, 1), (1, 1), (1, 0)])
+def test_a_run_has_measured_even_if_tests_or_all_of_them_failed(where, capsys, code, count):
     (where.folder / "code").write_text(str(code))
-    saved(where.folder / "rows.json", row("a"), machine={})
+    if count:
+        saved(where.folder / "rows.json", row("a"), machine={})
     assert processes.measured(where, [], where.folder / "x", title="base").code == code
-    assert "base: 1 case in " in capsys.readouterr().err
+    assert re.search(rf"base: {count} cases? in ", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(("code", "sentence"), [(0, "measured nothing"), (3, "exited with code 3")])
@@ -71,9 +73,11 @@ def test_an_environment_is_a_folder_a_python_or_a_command(tmp_path):
     module = ("-m", "pytest")
     assert processes.environment("base", str(tmp_path)).command == (str(python), *module)
     assert processes.environment("base", str(python)).command == (str(python), *module)
+    assert processes.environment("base", "env A=1 python3").command == ("env", "A=1", "python3", *module)
     assert processes.environment("base", "sh -c x").command == ("sh", "-c", "x")
-    with pytest.raises(RunError, match="--base=nothing-like-this: is not a virtual environment, a Python or a command"):
-        processes.environment("base", "nothing-like-this")
+    for wrong in ("", "nothing-like-this --x", "sh '", str(tmp_path / "bin")):
+        with pytest.raises(RunError, match=f"--base={wrong}: is not a virtual environment, a Python or a command"):
+            processes.environment("base", wrong)
 
 
 def test_a_program_is_asked_where_a_python_is_named():
@@ -91,6 +95,8 @@ def test_words_are_split_logged_and_say_the_device(tmp_path):
     assert processes.split(["--pairs", "3", "--", "-k", "--"]) == (["--pairs", "3"], ["-k", "--"])
     assert processes.split(["-v"]) == (["-v"], [])
     assert processes.gpu(["--perf-device=cpu", "x.py"]) is None
+    with pytest.raises(RunError, match=r"no device to measure on: .*there is no device cuda:99"):
+        processes.gpu(["-k", "x", "--perf-device=cuda:99"])
     processes.logged(["sh", "-c", "echo well"], tmp_path / "logs" / "a.log")
     with pytest.raises(RunError, match=r"ended with code 3, all of it in .*b\.log:\nbadly"):
         processes.logged(["sh", "-c", "echo badly; exit 3"], tmp_path / "logs" / "b.log")

@@ -43,32 +43,6 @@ def test_without_one_it_is_the_pinned_build(planned, target, extras, smi):
     assert "[gpu" not in plan
 
 
-def test_make_test_leaves_out_what_make_test_more_runs(planned):
-    """And says how many tests it ran, and what the other one holds."""
-    [*runs] = [line for line in planned("test").splitlines() if " -m pytest " in line]
-    assert len(runs) == 2
-    assert all("--hypothesis-profile=ci -m 'not more'" in line for line in runs)
-    assert "make test-more" in planned("test").splitlines()[-1]
-    [more] = [line for line in planned("test-more").splitlines() if " -m pytest " in line]
-    assert "-m 'more or hypothesis' tests/plugin" in more
-    assert "--hypothesis-profile" not in more
-
-
-def test_ci_runs_make_test_first_then_each_target_that_there_is(planned):
-    targets = re.findall(r"^make (.+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
-    words = [word for line in targets for word in line.split() if re.fullmatch(r"[a-z][a-z0-9-]*", word)]
-    assert words[:2] == ["ready", "test"]
-    assert {"test-more", "test-lowest", "test-avx2", "bench", "consumers", "docs"} <= {*words}
-    assert all(planned(word) for word in words)
-
-
-def test_the_site_of_the_documents_needs_its_extra_alone(planned):
-    plan = planned("docs")
-    extra = re.search(r"\$\((sed -n .* pyproject.toml)\)", plan)[1]
-    listed = subprocess.run(extra, shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert [re.split(">=", line)[0] for line in listed.stdout.split()] == ["furo", "myst-parser", "sphinx-external-toc"]
-
-
 BAD_ENDS = """
 import os, signal, time
 import pytest

@@ -1,13 +1,11 @@
 """A test that is run again: its last attempt counts, in the JSON, the tables, the CSV and the gate."""
 
-import json
+import functools
 
 import pytest
 from sessions import AGAIN
 
 from pytest_flashinfer_perf import cli
-
-QUICK = ("-p", "no:cacheprovider", "--benchmark-quiet", "--perf-iters=5", "--perf-device=cpu")
 
 PROGRAM = """
 import pytest, torch
@@ -52,29 +50,21 @@ EXPECTED = {"test_passes_then": 2, "test_measures_and_fails_twice": 2, "test_tea
 
 
 @pytest.fixture
-def again(pytester):
-    pytester.makeconftest(AGAIN)
-    pytester.makepyfile(test_again=PROGRAM)
-    return lambda *options: pytester.runpytest(*QUICK, *options)
+def again(session):
+    return functools.partial(session, "--benchmark-quiet", "--perf-iters=5", conftest=AGAIN, test_again=PROGRAM)
 
 
-def rows(pytester):
-    document = json.loads((pytester.path / "run.json").read_text())
-    found = [(row["name"], row["extra_info"]["attempt"]) for row in document["benchmarks"]]
-    assert len(found) == len(dict(found))
-    return dict(found), document["flashinfer_perf"]["unmeasured"]
-
-
-def test_the_last_attempts_row_counts(again, pytester):
-    done = again("--benchmark-json=run.json", "-W", "ignore")
-    assert done.ret == pytest.ExitCode.TESTS_FAILED
-    measured, unmeasured = rows(pytester)
-    assert measured == EXPECTED
+def test_the_last_attempts_row_counts(again):
+    done = again()
+    assert done.code == pytest.ExitCode.TESTS_FAILED
+    measured = [(row["name"], row["extra_info"]["attempt"]) for row in done.document["benchmarks"]]
+    assert sorted(measured) == sorted(EXPECTED.items())
+    unmeasured = done.document["flashinfer_perf"]["unmeasured"]
     assert [(one["test"].partition("::")[2], one["outcome"]) for one in unmeasured] == [
         ("test_measures_and_fails_twice", "failed"),
         ("test_fails_before_it_measures", "failed"),
     ]
-    shown = [line for line in done.outlines if line.startswith("test_again.py::")]
+    shown = [line for line in done.out.splitlines() if line.startswith("test_again.py::")]
     assert shown == [f"test_again.py::{name}" for name in EXPECTED]
 
 
@@ -83,8 +73,9 @@ SOUND = ("-k", "passes_then or teardown or plain")
 
 def test_the_last_attempt_is_judged(again, pytester):
     pytester.makefile(".toml", **{"flashinfer-perf": '[thresholds]\n"*" = { slower = "50%" }\n'})
-    again("--benchmark-json=run.json", *SOUND)
-    assert cli.main(["compare", "--base", "run.json", "--head", "run.json"]) == 0
-    done = again("--perf-gate=run.json", "--perf-gate-allow=invalid", *SOUND)
-    assert "INVALID" not in done.stdout.str()
-    assert "fail" not in done.stdout.str().partition("= flashinfer-perf gate =")[2]
+    again(*SOUND)
+    (pytester.path / "run.json").rename(pytester.path / "base.json")
+    assert cli.main(["compare", "--base", "base.json", "--head", "base.json"]) == 0
+    done = again("--perf-gate=base.json", "--perf-gate-allow=invalid", *SOUND)
+    assert "INVALID" not in done.out
+    assert "fail" not in done.out.partition("= flashinfer-perf gate =")[2]

@@ -1,24 +1,17 @@
 """`flashinfer-perf ab`: real processes in turns, under a lock, with real exit codes."""
 
-import fcntl
 import json
-import queue
 import re
 import shlex
 import sys
-import threading
 from pathlib import Path
 
-import made
 import pytest
 from bisect_acceptance import repository
 from made import CLOCKED
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.extensions.bisect.histories import git
-from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.launch.processes import Environment
-from pytest_flashinfer_perf.rows.run_file import RunError
 
 PROGRAM = f"""{CLOCKED}
 SLOWER = float(os.environ.get("SLOWER", "0"))
@@ -155,77 +148,3 @@ def test_commits_that_cannot_be_compared_are_one_sentence(capsys):
     ):
         assert cli.main(["ab", *words, f"--output=out-{len(sentence)}", *ON_THE_CPU, "test_new.py"]) == 2
         assert sentence in capsys.readouterr().err
-
-
-def here(*command):
-    return Environment("base", command)
-
-
-SHELL = ("sh", "-c")
-
-
-@pytest.mark.parametrize(
-    ("script", "sentence"),
-    [
-        ("echo no such plugin; exit 4", r"exited with code 4, full log: .*one\.log\nno such plugin"),
-        ("exit 0", r"measured nothing, full log: .*one\.log"),
-        ("kill -9 $$", "exited with code -9"),
-    ],
-)
-def test_a_process_that_did_not_measure_is_an_error(tmp_path, script, sentence):
-    with pytest.raises(RunError, match=sentence):
-        processes.measured(here(*SHELL, script), [], tmp_path / "one")
-
-
-def test_a_process_in_which_all_tests_failed_has_no_rows(tmp_path):
-    done = processes.measured(here(*SHELL, "exit 1"), [], tmp_path / "one")
-    assert (done.failed, done.run.rows) == (True, ())
-
-
-def test_an_environment_is_a_folder_a_python_or_a_command(tmp_path):
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").symlink_to(sys.executable)
-    start = ("-m", "pytest")
-    assert processes.environment("base", str(tmp_path)).command == (f"{tmp_path}/bin/python", *start)
-    assert processes.environment("base", sys.executable).command == (sys.executable, *start)
-    assert processes.environment("base", "env A=1 python3").command == ("env", "A=1", "python3", *start)
-    assert processes.environment("base", "env A=1 sh").command == ("env", "A=1", "sh")
-    for wrong in ("", "no-such-command --x", "sh '", str(tmp_path / "bin")):
-        with pytest.raises(RunError, match="is not a virtual environment, a Python or a command"):
-            processes.environment("base", wrong)
-
-
-def test_the_gpu_is_locked_until_its_holder_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    order, said = [], queue.Queue()
-    monkeypatch.setattr(processes, "say", said.put)
-
-    def waits():
-        with processes.alone_on("GPU-0"):
-            order.append("second")
-
-    with processes.alone_on("GPU-0"):
-        with processes.alone_on("GPU-1"):
-            pass
-        with (tmp_path / "flashinfer-perf-GPU-0.lock").open() as same, pytest.raises(BlockingIOError):
-            fcntl.flock(same, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        second = threading.Thread(target=waits)
-        second.start()
-        assert said.get().startswith("waiting for the GPU")
-        order.append("first")
-    second.join()
-    assert order == ["first", "second"]
-
-
-def test_what_was_measured_elsewhere_than_locked_is_refused():
-    run = made.run(made.row(gpu_uuid="GPU-1"), source="run.json")
-    processes.verify(run, "GPU-1")
-    with pytest.raises(RunError, match=r"run\.json was measured on .*GPU-1.*GPU-0 is locked: choose the GPU"):
-        processes.verify(run, "GPU-0")
-    with pytest.raises(RunError, match="the CPU is locked"):
-        processes.verify(run, None)
-
-
-def test_a_device_that_is_not_there_is_said():
-    with pytest.raises(RunError, match=r"no device to measure on: .*there is no device cuda:99"):
-        processes.gpu(["-k", "x", "--perf-device=cuda:99"])

@@ -60,13 +60,9 @@ def test_levels_and_their_order():
     assert changes(values, 0.4) == changes(values, 0.02)[:1]
 
 
-@pytest.mark.parametrize("values", [[], [1.0] * 5, [1.0, 9.0, 1.0, 9.0, 1.0]])
-def test_what_is_too_short_says_nothing(values):
+@pytest.mark.parametrize("values", [[], [1.0] * 5, [1.0, 9.0, 1.0, 9.0, 1.0], [1.0] * 50])
+def test_what_is_too_short_or_never_changed_says_nothing(values):
     assert changes(values, 0.0) == []
-
-
-def test_nothing_ever_changed():
-    assert changes([1.0] * 50, 0.0) == []
 
 
 @pytest.fixture

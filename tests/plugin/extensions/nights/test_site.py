@@ -156,14 +156,6 @@ def test_the_document_shows_what_its_first_command_prints(tmp_path, monkeypatch,
     assert capsys.readouterr().out == told
 
 
-@pytest.mark.more
-def test_the_documents_sizes_are_those_that_are_written(year):
-    site, _ = year
-    largest = max(path.stat().st_size for path in site.rglob("*") if path.is_file())
-    [kilobytes] = re.findall(r"No file of the site is larger than (\d+) kB", (DOCS / "watch.md").read_text())
-    assert largest < 1000 * int(kilobytes)
-
-
 def test_trends_of_two_hundred_cases_share_a_file(tmp_path):
     """A list names the file of each."""
     e = environment()

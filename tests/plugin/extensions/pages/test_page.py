@@ -177,11 +177,6 @@ def test_the_command_writes_a_page(tmp_path, capsys):
     assert out.read_text().startswith("<!doctype html>")
 
 
-def test_the_command_names_a_file_that_is_no_run(tmp_path, capsys):
-    assert cli.main(["report", str(write(tmp_path / "run.json", "{}"))]) == 2
-    assert "run.json: not a file of pytest-benchmark, it has no benchmarks" in capsys.readouterr().err
-
-
 OWN = """
 import pytest, torch
 
@@ -210,15 +205,6 @@ def test_a_session_writes_the_page_of_what_it_measured(session):
     outcomes = [("skipped", "test_mine.py::test_skipped"), ("failed", "test_mine.py::test_wrong")]
     assert [(one["outcome"], one["case"]) for one in said] == outcomes
     assert said[1]["reason"].startswith("Failed: wrong answer: output 0: 8 elements differ")
-
-
-def test_a_page_is_not_written_over_its_run(tmp_path, capsys):
-    path = write(tmp_path / "run.json", document(benchmark()))
-    assert cli.main(["report", str(path), "-o", str(path)]) == 2
-    assert (
-        capsys.readouterr().err
-        == f"flashinfer-perf report: --output: {path} is read by the same command: write to another file\n"
-    )
 
 
 def test_a_session_without_the_extra_says_so_before_it_measures(session, monkeypatch):
