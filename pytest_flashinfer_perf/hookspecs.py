@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.gate.quantity import Quantity
     from pytest_flashinfer_perf.gate.verdict import Summing
     from pytest_flashinfer_perf.plugin.fixture import CaseRun, Perf
-    from pytest_flashinfer_perf.report.sections import Section
     from pytest_flashinfer_perf.rows.row import Row
-    from pytest_flashinfer_perf.rows.run_file import Run
     from pytest_flashinfer_perf.settings.option import Option
     from pytest_flashinfer_perf.spec.case import Case, CaseOfTest, FlagLine
     from pytest_flashinfer_perf.spec.params import Params
@@ -143,16 +141,6 @@ def pytest_perf_row_parts() -> Mapping[str, Any]:  # type: ignore[empty-body]
 @pytest.hookspec
 def pytest_perf_terminal(config: pytest.Config, rows: Sequence[Row]) -> Iterable[str]:  # type: ignore[empty-body]
     """Lines below the table of a session."""
-
-
-@pytest.hookspec
-def pytest_perf_sections(runs: Sequence[Run]) -> Iterable[Section]:  # type: ignore[empty-body]
-    """Sections of a report of these runs, oldest first, in whatever format it is written."""
-
-
-@pytest.hookspec(firstresult=True)
-def pytest_perf_report(runs: Sequence[Run], path: Path) -> bool | None:
-    """Write a report of these runs to this file, if its name is that of a format of the extension, and say so."""
 
 
 # What is judged.

@@ -70,6 +70,7 @@ def manager() -> pytest.PytestPluginManager:
     """All extensions, for a command, which has no session of pytest."""
     own = pytest.PytestPluginManager()
     own.add_hookspecs(hookspecs)
+    own.hook.pytest_addhooks.call_historic(kwargs={"pluginmanager": own})  # for hooks that an extension has
     register(own)
     return own
 

@@ -57,9 +57,9 @@ def settings(args: argparse.Namespace) -> ProjectFile:
     return project_file.find(Path.cwd(), args.perf_config)
 
 
-def in_settings(project: ProjectFile) -> Rules:
-    """The limits of the settings file, those of all extensions too."""
-    return gate_rules.read(project, loading.manager().hook)
+def in_settings(project: ProjectFile | None = None) -> Rules:
+    """The limits of the settings file, by default that of the current folder; those of all extensions too."""
+    return gate_rules.read(project or project_file.find(Path.cwd()), loading.manager().hook)
 
 
 def publish(judgement: Judgement, args: argparse.Namespace) -> int:

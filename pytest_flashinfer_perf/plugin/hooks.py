@@ -6,7 +6,6 @@ first of these hooks is needed. The modules that do the work are imported when t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -59,10 +58,6 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
         from pytest_flashinfer_perf.plugin import gate
 
         gate.start(config, settings.project, board.block_parts)
-    elif os.environ.get("GITHUB_STEP_SUMMARY") and not config.option.collectonly:
-        from pytest_flashinfer_perf.plugin.report_files import JobSummary
-
-        config.pluginmanager.register(JobSummary(board), "flashinfer-perf-summary")
 
 
 def pytest_collection(session: pytest.Session) -> None:

@@ -22,9 +22,8 @@ from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.files import verify_outputs, write_json
 from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.machine import provenance
-from pytest_flashinfer_perf.plugin import options
+from pytest_flashinfer_perf.plugin import options, terminal
 from pytest_flashinfer_perf.printing import safe_lines, write_lines
-from pytest_flashinfer_perf.report import terminal
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.formatting import duration
 from pytest_flashinfer_perf.rows.row import Row

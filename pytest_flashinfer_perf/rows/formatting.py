@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
@@ -39,6 +40,12 @@ def wrapped(text: str, indent: int = 2) -> list[str]:
 
 def indented(text: str, by: int) -> list[str]:
     return wrapped(" " * by + text, by + 2)
+
+
+def by_count(reasons: Counter[str]) -> Iterator[str]:
+    """Lines of a terminal, the most frequent reason first."""
+    for reason, count in reasons.most_common():
+        yield from wrapped(f"{count:>5}  {reason}", 7)
 
 
 def last_lines(text: str, count: int) -> str:

@@ -27,11 +27,6 @@ OWN = (
         "pytest_flashinfer_perf.cli.commands.list:main",
     ),
     Command(
-        "report",
-        "Write a report of runs as an HTML page or as Markdown.",
-        "pytest_flashinfer_perf.cli.commands.report:main",
-    ),
-    Command(
         "compare",
         "Compare JSON files of runs with those of a baseline, and print a verdict for each case.",
         "pytest_flashinfer_perf.cli.commands.compare:main",

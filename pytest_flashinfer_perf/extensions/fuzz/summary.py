@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_flashinfer_perf.report.terminal import numbered
+from pytest_flashinfer_perf.api import formatting
 
 Report = Mapping[str, Any]
 
@@ -33,5 +33,5 @@ def lines(reports: Sequence[Report]) -> Iterator[str]:
         total = sum((Counter(report[name]) for report in reports), Counter[str]())
         if total:
             yield f"{sum(total.values())} {heading}"
-        yield from numbered(total)
+        yield from formatting.by_count(total)
     yield from (f"pytest {path}" for report in reports for path in report["findings"].values())

@@ -12,7 +12,9 @@ from pytest_flashinfer_perf.api import Option, option
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Quantity, Row, Run
     from pytest_flashinfer_perf.engine.observers import Observer
-    from pytest_flashinfer_perf.report.sections import Section
+    from pytest_flashinfer_perf.extensions.reports.sections import Section
+
+USES = ("reports",)  # which has the sections
 
 SHOWN = option(
     "--perf-host",
@@ -49,7 +51,7 @@ def pytest_perf_terminal(config: pytest.Config, rows: Sequence[Row]) -> Iterator
 
 def pytest_perf_sections(runs: Sequence[Run]) -> Iterable[Section]:
     from pytest_flashinfer_perf.extensions.host import table
-    from pytest_flashinfer_perf.report import story
+    from pytest_flashinfer_perf.extensions.reports import story
 
     return table.sections([one.row for one in story.outcomes(runs) if one.row])
 

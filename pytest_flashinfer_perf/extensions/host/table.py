@@ -15,7 +15,7 @@ from pytest_flashinfer_perf.extensions.host.host_time import (
     outlasts,
     places,
 )
-from pytest_flashinfer_perf.report.sections import Section, Table
+from pytest_flashinfer_perf.extensions.reports.sections import Section, Table
 
 Cells = tuple[tuple[str, ...], list[tuple[str, ...]]]
 BATCH = "batch_size"

@@ -13,9 +13,9 @@ from pytest_flashinfer_perf.api import Option, option
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command, Run, verdict
-    from pytest_flashinfer_perf.report.sections import Section
+    from pytest_flashinfer_perf.extensions.reports.sections import Section
 
-USES = ("apis", "many")  # which have the kernels between products, and the number of GPUs
+USES = ("apis", "many", "reports")  # kernels between products, the number of GPUs, tables of a step
 
 MODEL = option(
     "--perf-model",

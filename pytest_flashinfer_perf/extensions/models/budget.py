@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_flashinfer_perf.api import Row, Run, formatting, run_file, scatter
 from pytest_flashinfer_perf.extensions.models.step import StepKernel, StepPlan, Traffic, plan_of
-from pytest_flashinfer_perf.report.sections import Section, Table
+from pytest_flashinfer_perf.extensions.reports.sections import Section, Table
 
 USABLE = ("ok", "noisy")
 UNUSABLE = {

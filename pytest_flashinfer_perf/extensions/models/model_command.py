@@ -14,7 +14,7 @@ from pytest_flashinfer_perf.extensions.apis.known import all_apis
 from pytest_flashinfer_perf.extensions.models import budget, deployment
 from pytest_flashinfer_perf.extensions.models import plan as plans
 from pytest_flashinfer_perf.extensions.models.step import StepPlan, plan_of
-from pytest_flashinfer_perf.report import markdown, story
+from pytest_flashinfer_perf.extensions.reports import markdown, story
 from pytest_flashinfer_perf.routines import all_routines
 
 COMPLETE, INCOMPLETE = 0, 2

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command
 
-USES = ("bisect", "pages")  # an alarm has the search for its commit and that one's result; the site is styled as pages
+USES = (
+    "bisect",
+    "reports",
+)  # an alarm has the search for its commit and that one's result; the style of sites
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pytest_flashinfer_perf.api import file_io, formatting, words
-from pytest_flashinfer_perf.extensions import pages as reports
+from pytest_flashinfer_perf.extensions import reports
 from pytest_flashinfer_perf.extensions.nights.levels import ENOUGH
 from pytest_flashinfer_perf.extensions.nights.record import MOST
 from pytest_flashinfer_perf.extensions.nights.trends import Found, GpuPage, Stretch

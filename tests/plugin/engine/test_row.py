@@ -11,7 +11,7 @@ from pytest_flashinfer_perf.engine.cupti import Activity, summarise
 from pytest_flashinfer_perf.engine.measure import Measurement
 from pytest_flashinfer_perf.engine.placements import PlacedSamples
 from pytest_flashinfer_perf.engine.timing import Observations, Timing
-from pytest_flashinfer_perf.report import terminal
+from pytest_flashinfer_perf.plugin import terminal
 from pytest_flashinfer_perf.rows import scatter
 from pytest_flashinfer_perf.rows.row import Identity, Throughput
 from pytest_flashinfer_perf.spec.routine import Cost, Peaks

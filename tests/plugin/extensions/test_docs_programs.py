@@ -11,7 +11,7 @@ from documents import DOCS, EXAMPLES, README, ROOT, blocks, commands_of, each
 
 from pytest_flashinfer_perf.gate import read as gate_read
 from pytest_flashinfer_perf.gate import thresholds
-from pytest_flashinfer_perf.report import terminal
+from pytest_flashinfer_perf.plugin import terminal
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
 from pytest_flashinfer_perf.settings import project_file
 

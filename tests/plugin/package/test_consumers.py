@@ -54,22 +54,6 @@ def test_a_failure_of_a_test_that_is_made_for_a_routine_names_no_line_of_another
     assert not [text for text in failures if "  at " in text]
 
 
-def test_a_plain_run_writes_its_tables_to_githubs_summary(own, pytester, monkeypatch):
-    summary = pytester.path / "summary.md"
-    summary.write_text("before\n")
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    assert own().outcomes == OUTCOMES
-    text = summary.read_text()
-    assert text.startswith("before\n### FlashInfer performance: ")
-    assert r"| test\_own.py::test\_neg |" in text
-    assert "| 1 | not here |" in text
-    own("--collect-only")
-    own("-k", "plain")
-    assert summary.read_text() == text
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary / "below.md"))
-    done = own()
-    assert done.code == pytest.ExitCode.OK
-    done.says("::warning title=no GITHUB_STEP_SUMMARY::*Not a directory*")
 
 
 CODSPEED = """

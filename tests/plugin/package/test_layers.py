@@ -147,12 +147,11 @@ STILL_INTERNAL = {
     "bisect": {"gate.pairs"},
     "compat": {"engine.call", "engine.measure", "loading", "plugin.hooks", "rows.parts", "session.benchmark_rows"},
     "doctor": {"engine.peaks", "machine.implementations", "machine.nvrtc"},
-    "fuzz": {"loading", "plugin.collection", "report.terminal", "settings.project_file", "strategies"},
-    "host": {"engine.observers", "engine.tracebacks", "machine.load", "report.sections", "report.story"},
+    "fuzz": {"loading", "plugin.collection", "settings.project_file", "strategies"},
+    "host": {"engine.observers", "engine.tracebacks", "machine.load"},
     "many": {"machine.another_process", "rows.row", "session.case_endings"},
-    "models": {"gate.student", "report.markdown", "report.sections", "report.story"},
+    "models": {"gate.student"},
     "nights": {"gate.document", "gate.markdown", "gate.noise", "gate.read", "gate.series"},
-    "pages": {"plugin.report_files", "report.backends", "report.sections", "report.story"},
     "prebuild": {"machine.another_process", "plugin.options"},
     "prove": {"gate.judge", "gate.read", "gate.series", "settings.planting"},
     "ranks": {
@@ -162,6 +161,7 @@ STILL_INTERNAL = {
         "session.time_limit",
         "settings.settings",
     },
+    "reports": {"gate.fastest", "gate.judge", "gate.markdown", "gate.read", "loading"},
     "testlists": {"cli", "plugin.items"},
     "trace_sets": {"engine.cold", "engine.graphs", "rows.row"},
     "tuner": {

@@ -8,7 +8,8 @@ from made import document as made_up
 from made import placements, row
 
 from pytest_flashinfer_perf import hookspecs, loading
-from pytest_flashinfer_perf.report.sections import Section, Table
+from pytest_flashinfer_perf.extensions.reports import hooks
+from pytest_flashinfer_perf.extensions.reports.sections import Section, Table
 
 ROUTINE = "BatchDecodeWithPagedKVCacheWrapper"
 UUID = "GPU-0a1b2c3d"
@@ -104,6 +105,7 @@ def extended_by(monkeypatch, *plugins):
     """As if these were the only extensions."""
     manager = pytest.PytestPluginManager()
     manager.add_hookspecs(hookspecs)
+    manager.add_hookspecs(hooks)
     for plugin in plugins:
         manager.register(plugin)
     monkeypatch.setattr(loading, "manager", lambda: manager)

@@ -16,8 +16,8 @@ from pytest_flashinfer_perf.extensions.host import host
 from pytest_flashinfer_perf.extensions.host.host_gate import HostLimits
 from pytest_flashinfer_perf.extensions.host.host_time import HostLine, HostTime
 from pytest_flashinfer_perf.extensions.host.table import NOTHING, lines, waiting
+from pytest_flashinfer_perf.extensions.reports import markdown, story
 from pytest_flashinfer_perf.gate import thresholds
-from pytest_flashinfer_perf.report import markdown, story
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.settings import project_file
 

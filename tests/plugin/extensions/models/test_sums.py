@@ -9,8 +9,8 @@ from step_runs import PRODUCTS, TIMES, TINY, recorded
 from pytest_flashinfer_perf.extensions.models import budget
 from pytest_flashinfer_perf.extensions.models import model_command as model
 from pytest_flashinfer_perf.extensions.models.step import StepKernel, plan_of
+from pytest_flashinfer_perf.extensions.reports import story
 from pytest_flashinfer_perf.extensions.shards import merging
-from pytest_flashinfer_perf.report import story
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.fields import FieldError
 

@@ -20,7 +20,7 @@ from pytest_flashinfer_perf.extensions.trace_sets.asked import Way
 from pytest_flashinfer_perf.extensions.trace_sets.benchmark import RunnerError
 from pytest_flashinfer_perf.extensions.trace_sets.judge import EvaluationResult, EvaluationStatus
 from pytest_flashinfer_perf.machine import devices
-from pytest_flashinfer_perf.report import terminal
+from pytest_flashinfer_perf.plugin import terminal
 
 pytestmark = pytest.mark.usefixtures("build_cache")
 COLLECTED = (*TRUSTED, "--collect-only")

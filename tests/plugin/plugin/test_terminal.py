@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import placements, typed
 
-from pytest_flashinfer_perf.report import terminal
+from pytest_flashinfer_perf.plugin import terminal
 from pytest_flashinfer_perf.rows import formatting
 
 ROW = {

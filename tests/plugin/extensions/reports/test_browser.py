@@ -11,8 +11,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 from selenium.webdriver.support.wait import WebDriverWait
 
-from pytest_flashinfer_perf.extensions.pages import page
-from pytest_flashinfer_perf.report import story
+from pytest_flashinfer_perf.extensions.reports import page, story
 
 pytestmark = [BROWSER, pytest.mark.more]
 

@@ -4,8 +4,8 @@ import pytest
 from made import typed
 from reports import ROUTINE, UUID, benchmark, document, unmeasured, write
 
-from pytest_flashinfer_perf.report import backends, story
-from pytest_flashinfer_perf.report.story import ShownVerdict
+from pytest_flashinfer_perf.extensions.reports import backends, story
+from pytest_flashinfer_perf.extensions.reports.story import ShownVerdict
 from pytest_flashinfer_perf.rows.run_file import RunError
 
 
@@ -114,60 +114,6 @@ def test_the_fastest_sound_backend_wins(told):
     [comparison] = backends.comparisons(told(document(*rows)))
     assert comparison.backends == ("fa2", "cudnn", "broken")
     assert comparison.wins == {"cudnn": 1}
-
-
-def scattered(row, share, field="data"):
-    """The row with samples, or cycles, whose middle half is that share of the median wide."""
-    holder = row["stats"] if field == "data" else row["extra_info"]
-    centre = row["stats"]["median"] if field == "data" else row["extra_info"]["cycles"]
-    holder[field] = [centre * (1 + share * (i - 14.5) / 14.5) for i in range(30)]
-    return row
-
-
-def clocked(backend, us, cycles):
-    """With cycles that agree with each other."""
-    return benchmark(backend, us=us, bound="compute", cycles=cycles, cycles_per_call=[cycles] * 30)
-
-
-ALIKE = {
-    "memory-bound, by 0.5 %": [benchmark("a", us=10.0), benchmark("b", us=10.05)],
-    "by their own scatter": [scattered(benchmark("a", us=10.0), 0.2), scattered(benchmark("b", us=10.3), 0.2)],
-    "without samples": [benchmark("a", us=10.0, samples=0), scattered(benchmark("b", us=10.05), 0.01)],
-    "in cycles": [clocked("a", 50.0, 90000), clocked("b", 54.5, 90250)],
-    "by the scatter of cycles": [
-        clocked("a", 50.0, 90000),
-        scattered(clocked("b", 54.5, 92500), 0.2, "cycles_per_call"),
-    ],
-    "by the scatter of a short call's samples": [
-        clocked("a", 10.0, 18000),
-        scattered(clocked("b", 10.5, 18900), 0.2),
-    ],
-    "on a host's clock": [
-        benchmark(b, us=us, instrument="wall", bound=None, cycles=None) for b, us in (("a", 10), ("b", 12))
-    ],
-}
-APART = {
-    "memory-bound, by 2 %": [benchmark("a", us=10.0), benchmark("b", us=10.2)],
-    "in cycles": [clocked("a", 50.0, 90000), clocked("b", 50.5, 92000)],
-    "on a host's clock": [
-        benchmark(b, us=us, instrument="wall", bound=None, cycles=None) for b, us in (("a", 10), ("b", 14))
-    ],
-    "from what is invalid": [benchmark("a", us=10.0), benchmark("b", us=10.0, status="invalid")],
-}
-
-
-@pytest.mark.parametrize("rows", ALIKE.values(), ids=list(ALIKE))
-def test_backends_that_cannot_be_told_apart_share_the_place(told, rows):
-    [comparison] = backends.comparisons(told(document(*rows)))
-    assert comparison.wins == {"a": 1, "b": 1}
-    assert comparison.sentence == "a and b tie in the only shape"
-
-
-@pytest.mark.parametrize("rows", APART.values(), ids=list(APART))
-def test_backends_that_are_surely_apart_do_not(told, rows):
-    [comparison] = backends.comparisons(told(document(*rows)))
-    assert comparison.wins == {"a": 1}
-    assert comparison.sentence == "a is the fastest in the only shape"
 
 
 AT = [(batch, s_kv) for batch in (1, 16) for s_kv in (1024, 4096, 8192)]

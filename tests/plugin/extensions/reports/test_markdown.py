@@ -4,7 +4,7 @@ import pytest
 from reports import HOSTILE, ROUTINE, Sections, benchmark, document, extended_by, unmeasured, write
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.report import markdown, story
+from pytest_flashinfer_perf.extensions.reports import markdown, story
 
 
 @pytest.fixture
@@ -80,9 +80,3 @@ def test_sections_of_extensions_are_shown_as_answers_or_folded(told, monkeypatch
     assert "### a step\n\n| kernel | share |\n|---|---|\n| a\\_b | 25% |\n\n- &lt;b&gt; is told of 1\n" in text
     assert "<details><summary>plans</summary>\n\n- nothing\n\n</details>" in text
     assert text.index("### a step") < text.index("<summary>plans<") < text.index("<summary>Every case<")
-
-
-def test_a_format_that_no_extension_has_is_an_error(tmp_path, monkeypatch, capsys):
-    extended_by(monkeypatch)
-    assert cli.main(["report", str(write(tmp_path / "run.json", document(benchmark()))), "-o", "x.html"]) == 2
-    assert "no extension is installed that writes x.html: give --markdown" in capsys.readouterr().err

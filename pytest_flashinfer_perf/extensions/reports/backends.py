@@ -1,24 +1,20 @@
 """Backends side by side: which are the fastest of each shape, that in a sentence, and what a shape's id says.
 
-Backends that are not surely slower than the fastest share its place (`fastest`).
+Backends that are not surely slower than the fastest share its place (gate/fastest.py).
 """
 
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.gate import effects, figures, student
-from pytest_flashinfer_perf.gate.effects import RISK
-from pytest_flashinfer_perf.report.story import CaseHistory
-from pytest_flashinfer_perf.rows.formatting import counted, grouped, provenance
-from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.scatter import relative_error
+from pytest_flashinfer_perf.api import Row, formatting
+from pytest_flashinfer_perf.extensions.reports.story import CaseHistory
+from pytest_flashinfer_perf.gate.fastest import fastest
 
 BATCH, KEYS, QUERIES = ("batch_size",), ("s_kv", "max_seq_len"), ("s_qo",)
 ALONG = {"b": BATCH, "s": KEYS, "m": ("m",)}  # the sizes that an answer may be divided at
@@ -58,12 +54,12 @@ class BackendTable:
 
 def comparisons(found: Iterable[CaseHistory]) -> Iterator[BackendTable]:
     """Comparisons of backends; none for routines of which only one backend was measured."""
-    rows = [(one, provenance(one.row)) for one in found if one.row and one.backend]
-    for (_, title), alike in grouped(rows, lambda pair: (pair[0].place, pair[1])):
+    rows = [(one, formatting.provenance(one.row)) for one in found if one.row and one.backend]
+    for (_, title), alike in formatting.grouped(rows, lambda pair: (pair[0].place, pair[1])):
         ways = [one for one, _ in alike]
         shapes = {
             shape: {one.backend: one for one in side_by_side}
-            for shape, side_by_side in grouped(ways, lambda one: one.shape)
+            for shape, side_by_side in formatting.grouped(ways, lambda one: one.shape)
         }
         backends = tuple(dict.fromkeys(one.backend for one in ways))
         comparison = BackendTable(title, ways[0].routine, backends, shapes)
@@ -79,7 +75,7 @@ def answers(tables: Sequence[BackendTable]) -> list[str]:
     ways = Counter(table.routine for table in tables)
     shown = [f"{one.routine if ways[one.routine] == 1 else one.title}: {one.sentence}." for one in tables[:MOST]]
     left = len(tables) - len(shown)
-    return [*shown, f"{counted(left, 'more comparison')} of backends below."] if left else shown
+    return [*shown, f"{formatting.counted(left, 'more comparison')} of backends below."] if left else shown
 
 
 def _winners(table: BackendTable) -> str:
@@ -132,32 +128,3 @@ def legend(rows: Iterable[Row]) -> str:
                 names = names[names.index(name) + 1 :]
                 meanings.setdefault(letter, set()).add(name)
     return ", ".join(f"{letter} = {names.pop()}" for letter, names in meanings.items() if len(names) == 1)
-
-
-# The backends that share the first place: those not significantly slower than the fastest.
-
-
-def fastest(rows: Sequence[Row]) -> list[Row]:
-    """The least median first; of sound rows, and where there is another row to be faster than."""
-    sound = [row for row in rows if row.is_sound and row.median > 0]
-    if len(rows) < 2 or not sound:
-        return []
-    first = min(sound, key=lambda row: row.median)
-    return [first, *(row for row in sound if row is not first and not is_slower(row, first))]
-
-
-def is_slower(row: Row, first: Row) -> bool:
-    """With 95 % confidence, judged as the gate judges two processes: in time or cycles, by the noise that it assumes.
-
-    Where the samples of the two scatter by more than that noise, their scatter counts.
-    """
-    [effect] = effects.effects(effects.replicates([first], [row], paired=True, whole=True)[:1])
-    own = math.hypot(_error(first, effect.seen.domain), _error(row, effect.seen.domain))
-    return student.t_tail_probability(effect.change / max(effect.error, own), effect.noise.df) < RISK
-
-
-def _error(row: Row, domain: str) -> float:
-    """The relative standard error of a median."""
-    counted = domain == "cycles" and figures.is_long(row)
-    samples = (row.clocks.cycles_per_call or ()) if counted else row.stats.data
-    return relative_error(samples, row.spread, row.stats.rounds)

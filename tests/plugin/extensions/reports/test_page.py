@@ -12,9 +12,8 @@ from made import calls
 from reports import CHART, HOSTILE, ROUTINE, Sections, benchmark, document, extended_by, unmeasured, write
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.extensions.pages import page
-from pytest_flashinfer_perf.extensions.pages.charts import heat_map
-from pytest_flashinfer_perf.report import backends, story
+from pytest_flashinfer_perf.extensions.reports import backends, page, story
+from pytest_flashinfer_perf.extensions.reports.charts import heat_map
 from pytest_flashinfer_perf.rows import run_file
 
 MOST_BYTES_OF_A_ROW = 400  # the factory's, whose samples and clocks scatter by more than a GPU's

@@ -5,14 +5,11 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_flashinfer_perf.printing import safe
-from pytest_flashinfer_perf.report import backends, sections, story
-from pytest_flashinfer_perf.report.backends import BackendTable
-from pytest_flashinfer_perf.report.sections import Table
-from pytest_flashinfer_perf.report.story import CaseHistory
-from pytest_flashinfer_perf.rows.formatting import as_markdown, duration, markdown_table, named, rate, spread
-from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.run_file import Run
+from pytest_flashinfer_perf.api import Row, Run, formatting, printing
+from pytest_flashinfer_perf.extensions.reports import backends, sections, story
+from pytest_flashinfer_perf.extensions.reports.backends import BackendTable
+from pytest_flashinfer_perf.extensions.reports.sections import Table
+from pytest_flashinfer_perf.extensions.reports.story import CaseHistory
 
 LEFT = {"xfailed": "Failed as expected", "skipped": "Skipped"}
 
@@ -20,9 +17,11 @@ LEFT = {"xfailed": "Failed as expected", "skipped": "Skipped"}
 def lines(runs: Sequence[Run]) -> Iterator[str]:
     found = story.outcomes(runs)
     answer = story.answer(runs, found, story.of(runs))
-    yield f"### FlashInfer performance: {as_markdown(', '.join(story.devices(found).values()) or 'nothing measured')}\n"
+    where = ", ".join(story.devices(found).values()) or "nothing measured"
+    yield f"### FlashInfer performance: {formatting.as_markdown(where)}\n"
     tables = list(backends.comparisons(found))
-    yield from (f"{as_markdown(sentence)}\n" for sentence in (*backends.answers(tables), " ".join(answer.sentences)))
+    sentences = (*backends.answers(tables), " ".join(answer.sentences))
+    yield from (f"{formatting.as_markdown(sentence)}\n" for sentence in sentences)
     for title, troubles in answer.troubles.items():
         if troubles:
             yield from _table((title.lower(), "why"), troubles)
@@ -42,7 +41,7 @@ def lines(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def opened(table: Table) -> Iterator[str]:
-    yield f"### {as_markdown(table.title)}\n"
+    yield f"### {formatting.as_markdown(table.title)}\n"
     yield from _with_sentences(table)
 
 
@@ -50,7 +49,7 @@ def _with_sentences(table: Table) -> Iterator[str]:
     if table.headings:
         yield from _table(table.headings, table.lines)
     if table.below:
-        yield from (f"- {as_markdown(sentence)}" for sentence in table.below)
+        yield from (f"- {formatting.as_markdown(sentence)}" for sentence in table.below)
         yield ""
 
 
@@ -64,7 +63,7 @@ def _side_by_side(comparison: BackendTable) -> Iterator[str]:
         cells.append((shape, *times.values()))
     measured = (one.row for of_shape in comparison.shapes.values() for one in of_shape.values() if one.row)
     letters = backends.legend(measured)
-    yield as_markdown(f"{comparison.title}{f'. Ids of shapes: {letters}' if letters else ''}") + "\n"
+    yield formatting.as_markdown(f"{comparison.title}{f'. Ids of shapes: {letters}' if letters else ''}") + "\n"
     yield from _table(("shape", *comparison.backends), cells)
 
 
@@ -73,13 +72,14 @@ def _cases(measured: Iterable[CaseHistory]) -> Iterator[str]:
     cells = []
     for one, row in ((one, one.row) for one in measured if one.row):
         work = row.throughput
-        rates = map(rate, (work.tflops, work.tb_per_sec, work.sol_pct))
-        cells.append((one.case, named(row), duration(row.median), spread(row.spread), *rates, one.status))
+        times = (formatting.duration(row.median), formatting.spread(row.spread))
+        rates = map(formatting.rate, (work.tflops, work.tb_per_sec, work.sol_pct))
+        cells.append((one.case, formatting.named(row), *times, *rates, one.status))
     yield from _table(headings, cells)
 
 
 def _median(row: Row | None) -> str:
-    return duration(row.median) if row else ""
+    return formatting.duration(row.median) if row else ""
 
 
 def _reasons(found: Iterable[CaseHistory], status: str) -> Iterator[str]:
@@ -88,11 +88,11 @@ def _reasons(found: Iterable[CaseHistory], status: str) -> Iterator[str]:
 
 
 def _folded(title: str, content: Iterable[str]) -> Iterator[str]:
-    yield f"<details><summary>{html.escape(safe(title))}</summary>\n"
+    yield f"<details><summary>{html.escape(printing.safe(title))}</summary>\n"
     yield from content
     yield "</details>\n"
 
 
 def _table(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield from markdown_table(headings, cells)
+    yield from formatting.markdown_table(headings, cells)
     yield ""

@@ -13,15 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_flashinfer_perf import loading
-from pytest_flashinfer_perf.gate import judge, rules, words
+from pytest_flashinfer_perf.api import Row, Run, formatting, judging, run_file, scatter, words
+from pytest_flashinfer_perf.gate import judge
 from pytest_flashinfer_perf.gate.read import verify_once
-from pytest_flashinfer_perf.rows import run_file
-from pytest_flashinfer_perf.rows.formatting import cold_l2, counted, grouped, some
-from pytest_flashinfer_perf.rows.row import Identity, Row
-from pytest_flashinfer_perf.rows.run_file import Run, RunError, Unmeasured
-from pytest_flashinfer_perf.rows.scatter import is_measured
-from pytest_flashinfer_perf.settings import project_file
 
 OWN = "own kernels"
 SOFTWARE = ("gpu", "driver", "cuda", "cudnn", "torch", "flashinfer", "cupti", "python_version")
@@ -42,18 +36,18 @@ class CaseHistory:
     """The newest entry of a case on a device, measured or not, and all its rows, oldest first."""
 
     place: str
-    entry: Row | Unmeasured
+    entry: Row | run_file.Unmeasured
     run: Run
     history: tuple[tuple[Run, Row], ...]
 
     @property
     def status(self) -> str:
         """The row's own; without a row `skipped`, `failed` or `xfailed`."""
-        return str(self.entry.outcome if isinstance(self.entry, Unmeasured) else self.entry.status)
+        return str(self.entry.outcome if isinstance(self.entry, run_file.Unmeasured) else self.entry.status)
 
     @property
     def row(self) -> Row | None:
-        return None if isinstance(self.entry, Unmeasured) else self.entry
+        return None if isinstance(self.entry, run_file.Unmeasured) else self.entry
 
     @property
     def measured(self) -> bool:
@@ -62,27 +56,23 @@ class CaseHistory:
     @property
     def reason(self) -> str:
         """Why there is no row, or why it does not count."""
-        return self.entry.reason if isinstance(self.entry, Unmeasured) else self.entry.check.refcheck or ""
-
-    @property
-    def identity(self) -> Identity:
-        return self.entry.identity
+        return self.entry.reason if isinstance(self.entry, run_file.Unmeasured) else self.entry.check.refcheck or ""
 
     @property
     def case(self) -> str:
-        return self.identity.case
+        return self.entry.identity.case
 
     @property
     def routine(self) -> str:
-        return self.identity.routine or OWN
+        return self.entry.identity.routine or OWN
 
     @property
     def shape(self) -> str:
-        return self.identity.shape or self.case
+        return self.entry.identity.shape or self.case
 
     @property
     def backend(self) -> str:
-        return self.identity.backend or ""
+        return self.entry.identity.backend or ""
 
     @property
     def change(self) -> float:
@@ -91,12 +81,12 @@ class CaseHistory:
 
     @property
     def device(self) -> str:
-        return str(self.identity.device_name or self.run.machine.get("gpu") or self.place)
+        return str(self.entry.identity.device_name or self.run.machine.get("gpu") or self.place)
 
 
 def outcomes(runs: Sequence[Run]) -> list[CaseHistory]:
     """The history of each case, in the order of first appearance; `runs` are oldest first."""
-    seen: dict[tuple[str, str, int], list[tuple[Run, Row | Unmeasured]]] = {}
+    seen: dict[tuple[str, str, int], list[tuple[Run, Row | run_file.Unmeasured]]] = {}
     before: dict[str, str] = {}
     for run in runs:
         for place, case, nth, entry in _numbered(run, before):
@@ -110,10 +100,10 @@ def outcomes(runs: Sequence[Run]) -> list[CaseHistory]:
     return found
 
 
-def _numbered(run: Run, before: Mapping[str, str]) -> Iterator[tuple[str, str, int, Row | Unmeasured]]:
+def _numbered(run: Run, before: Mapping[str, str]) -> Iterator[tuple[str, str, int, Row | run_file.Unmeasured]]:
     """A case that a run has twice is two: none of them is left out."""
     times: Counter[tuple[str, str]] = Counter()
-    entries: list[Row | Unmeasured] = [*run.ours, *run.unmeasured]
+    entries: list[Row | run_file.Unmeasured] = [*run.ours, *run.unmeasured]
     # A test that was skipped before it had a device belongs to the run's, if that has a single one.
     known = {row.identity.place for row in run.ours}
     single = known.pop() if len(known) == 1 else ""
@@ -140,8 +130,8 @@ def answer(runs: Sequence[Run], found: Sequence[CaseHistory], judged: Mapping[st
     slower = [(one.case, judged[one.case].reason) for one in found if one.case in judged and judged[one.case].is_slower]
     listed = dict(failed)
     left = [(case, one) for case, one in judged.items() if one.verdict in WORSE[1:] and case not in listed]
-    by_reason = grouped(left, lambda pair: f"{pair[1].verdict}: {pair[1].reason}")
-    undecided = [(some([case for case, _ in alike], NAMED), reason) for reason, alike in by_reason]
+    by_reason = formatting.grouped(left, lambda pair: f"{pair[1].verdict}: {pair[1].reason}")
+    undecided = [(formatting.some([case for case, _ in alike], NAMED), reason) for reason, alike in by_reason]
     troubles = {"Failed": failed, "Slower": slower, "Not decided": undecided}
     counted_by = (f"{statuses[status]} {meaning}." for status, meaning in MEANINGS.items() if statuses[status])
     sentences = (_measured(measured, found), *counted_by, _compared(runs, judged))
@@ -153,7 +143,7 @@ def _measured(measured: int, found: Sequence[CaseHistory]) -> str:
         return "Nothing was measured."
     routines = len({one.routine for one in found if one.measured})
     where = " and ".join(devices(found).values())
-    return f"{counted(measured, 'case')} of {counted(routines, 'routine')} measured on {where}."
+    return f"{formatting.counted(measured, 'case')} of {formatting.counted(routines, 'routine')} measured on {where}."
 
 
 def _compared(runs: Sequence[Run], judged: Mapping[str, ShownVerdict]) -> str:
@@ -163,9 +153,8 @@ def _compared(runs: Sequence[Run], judged: Mapping[str, ShownVerdict]) -> str:
         return f"{len(runs)} runs, not compared."
     verdicts = Counter(one.verdict for one in judged.values())
     ordered = sorted(verdicts.items(), key=lambda pair: (pair[0] not in WORSE, pair[0]))
-    return (
-        f"The newest against {counted(len(runs) - 1, 'run')}: {', '.join(f'{n} {verdict}' for verdict, n in ordered)}."
-    )
+    said = ", ".join(f"{n} {verdict}" for verdict, n in ordered)
+    return f"The newest against {formatting.counted(len(runs) - 1, 'run')}: {said}."
 
 
 def counts(found: Iterable[CaseHistory]) -> Counter[str]:
@@ -184,11 +173,12 @@ def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
     facts = []
     for run in runs:
         commit = _commit(run)
+        ways = sorted({f"{row.provenance.instrument}, {formatting.cold_l2(row)}" for row in run.ours})
         known = {
             "when": f"{run.when:%Y-%m-%d %H:%M:%S}",
             "commit": commit and f"{commit}{' and uncommitted changes' if run.commit.dirty else ''}",
             **{name: run.machine.get(name) for name in SOFTWARE},
-            "timed by": "; ".join(sorted({f"{row.provenance.instrument}, {cold_l2(row)}" for row in run.ours})),
+            "timed by": "; ".join(ways),
             "cases": len(run.ours),
         }
         facts.append({name: str(value) for name, value in known.items() if value not in (None, "")})
@@ -219,7 +209,7 @@ class Support:
 
 
 def support(found: Iterable[CaseHistory]) -> Iterator[Support]:
-    for (routine, backend), cases in grouped(found, lambda one: (one.routine, one.backend)):
+    for (routine, backend), cases in formatting.grouped(found, lambda one: (one.routine, one.backend)):
         why_not = reasons(one for one in cases if not one.measured)
         yield Support(routine, backend, sum(one.measured for one in cases), counts(cases), why_not)
 
@@ -235,9 +225,9 @@ def read(paths: Iterable[Path]) -> list[Run]:
     """Oldest first, whatever their order."""
     runs = sorted((run_file.read(path) for path in paths), key=lambda run: run.when)
     for source, row in ((run.source, row) for run in runs for row in run.ours):
-        is_valid = is_measured(row.stats.median) and is_measured(row.stats.mean)
+        is_valid = scatter.is_measured(row.stats.median) and scatter.is_measured(row.stats.mean)
         if not (is_valid and all(map(math.isfinite, row.stats.data))):
-            raise RunError(f"{source}: {row.fullname} has an invalid time: measure it again")
+            raise run_file.RunError(f"{source}: {row.fullname} has an invalid time: measure it again")
     return runs
 
 
@@ -260,7 +250,7 @@ def of(runs: Sequence[Run]) -> dict[str, ShownVerdict]:
         return {}
     verify_once(runs)
     *base, head = runs
-    held_to = rules.read(project_file.find(Path.cwd()), loading.manager().hook)
+    held_to = judging.in_settings()
     found = {}
     for one in judge.judge(base, [head], held_to).cases:  # with the figures, where there was something to compare
         figures = f"{words.times(one)}, {words.changes(one)}: " if one.compared else ""

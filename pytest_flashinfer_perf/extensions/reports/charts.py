@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_flashinfer_perf.api import formatting, run_file
-from pytest_flashinfer_perf.report.backends import BATCH, KEYS, QUERIES, BackendTable
-from pytest_flashinfer_perf.report.story import OWN
+from pytest_flashinfer_perf.extensions.reports.backends import BATCH, KEYS, QUERIES, BackendTable
+from pytest_flashinfer_perf.extensions.reports.story import OWN
 
 Spec = dict[str, Any]
 

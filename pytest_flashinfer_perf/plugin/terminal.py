@@ -9,6 +9,7 @@ from typing import Any
 from pytest_flashinfer_perf.engine.stopping import FEWEST, OUT_OF_TIME, WALL_FACTOR
 from pytest_flashinfer_perf.rows import formatting
 from pytest_flashinfer_perf.rows.formatting import (
+    by_count,
     counted,
     duration,
     grouped,
@@ -83,14 +84,14 @@ def _room() -> int:
 
 def _backends(shape: str, rows: Sequence[Row]) -> Iterator[str]:
     """A kernel of one's own, which has no backends to stand below its name, stands beside it where there is room."""
-    from pytest_flashinfer_perf.report import backends
+    from pytest_flashinfer_perf.gate.fastest import fastest
 
     if len(shape) <= _room() and not any(map(named, rows)):
         yield from (_line(row, " ", shape) for row in rows)
         return
     yield shape
     ordered = sorted(rows, key=lambda row: row.median)
-    best = backends.fastest(ordered)
+    best = fastest(ordered)
     for row in ordered:
         yield _line(row, "*" if any(row is one for one in best) else " ", named(row))
 
@@ -113,12 +114,7 @@ def left(outcome: str, reasons: Sequence[str], what: str = "case") -> Iterator[s
     if reasons:
         yield ""
         yield f"{counted(len(reasons), what)} {outcome}"
-    yield from numbered(Counter(reasons))
-
-
-def numbered(reasons: Counter[str]) -> Iterator[str]:
-    for reason, count in reasons.most_common():
-        yield from wrapped(f"{count:>5}  {reason}", 7)
+    yield from by_count(Counter(reasons))
 
 
 def _warnings(rows: Sequence[Row]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_flashinfer_perf import loading
-from pytest_flashinfer_perf.rows.run_file import Run
+from pytest_flashinfer_perf.api import Run
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_flashinfer_perf.api import Row, Run, file_io, formatting, run_file
-from pytest_flashinfer_perf.extensions.pages import charts
-from pytest_flashinfer_perf.extensions.pages.charts import HeatMap, heat_map
-from pytest_flashinfer_perf.report import backends, sections, story
-from pytest_flashinfer_perf.report.backends import BackendTable
-from pytest_flashinfer_perf.report.sections import Section
-from pytest_flashinfer_perf.report.story import CaseHistory, ShownVerdict, Support
+from pytest_flashinfer_perf.extensions.reports import backends, charts, sections, story
+from pytest_flashinfer_perf.extensions.reports.backends import BackendTable
+from pytest_flashinfer_perf.extensions.reports.charts import HeatMap, heat_map
+from pytest_flashinfer_perf.extensions.reports.sections import Section
+from pytest_flashinfer_perf.extensions.reports.story import CaseHistory, ShownVerdict, Support
 
 if TYPE_CHECKING:
     import jinja2
@@ -221,7 +220,7 @@ def _details(one: CaseHistory, names: dict[str, int], order: Mapping[str, int]) 
         "backend": one.backend,
         "status": one.status,
         "reason": None if row else one.reason,
-        "repro": one.identity.repro,
+        "repro": one.entry.identity.repro,
         "history": [
             (order[run.source], short(1e6 * row.median), formatting.duration(row.median)) for run, row in history
         ],

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf import loading
-from pytest_flashinfer_perf.cli.commands import parser_of, write
-from pytest_flashinfer_perf.files import verify_outputs
-from pytest_flashinfer_perf.printing import show
-from pytest_flashinfer_perf.report import markdown, story
-from pytest_flashinfer_perf.rows.run_file import RunError
+from pytest_flashinfer_perf.api import commands, file_io, printing
+from pytest_flashinfer_perf.extensions.reports import markdown, page, story
 
 EXAMPLE = """examples:
   flashinfer-perf report run.json -o report.html
@@ -21,19 +17,18 @@ EXAMPLE = """examples:
 
 def main(arguments: Sequence[str]) -> int:
     description = "Write a report of one run, or of several with their trend, as an HTML page or as Markdown."
-    parser = parser_of("report", description, EXAMPLE)
+    parser = commands.parser_of("report", description, EXAMPLE)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN.json", help="A file of pytest --benchmark-json.")
     default = "File to write. Default: report.html, or the terminal for Markdown."
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=default)
     parser.add_argument("--markdown", action="store_true", help="Write Markdown, for a comment on a pull request.")
     args = parser.parse_args(arguments)
     output = args.output if args.output or args.markdown else Path("report.html")
-    verify_outputs({"--output": output}, args.runs)
+    file_io.verify_outputs({"--output": output}, args.runs)
     runs = story.read(args.runs)
     if args.markdown:
-        write(output, "\n".join(markdown.lines(runs)) + "\n")
+        commands.write(output, "\n".join(markdown.lines(runs)) + "\n")
         return 0
-    if not loading.manager().hook.pytest_perf_report(runs=runs, path=output):
-        raise RunError(f"no extension is installed that writes {output}: give --markdown")
-    show([f"wrote {output}"])
+    page.write(output, runs)
+    printing.show([f"wrote {output}"])
     return 0
