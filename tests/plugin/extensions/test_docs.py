@@ -15,7 +15,6 @@ from documents import DOCS, OF_EXAMPLES, PAGES, QUICK, README, RECORDS, ROOT, bl
 import pytest_flashinfer_perf as package
 from pytest_flashinfer_perf import Measuring, cli, loading
 from pytest_flashinfer_perf.cli.commands import all_commands
-from pytest_flashinfer_perf.extensions.reports import markdown, story
 from pytest_flashinfer_perf.extensions.shards import shards
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.plugin.fixture import Perf

@@ -54,8 +54,6 @@ def test_a_failure_of_a_test_that_is_made_for_a_routine_names_no_line_of_another
     assert not [text for text in failures if "  at " in text]
 
 
-
-
 CODSPEED = """
 class Active:
     is_codspeed_enabled = {enabled}
