@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pytest_flashinfer_perf.extensions.bisect.pairs import PairPlan
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Judgement, Rules, Verdict
 from pytest_flashinfer_perf.rows import run_file

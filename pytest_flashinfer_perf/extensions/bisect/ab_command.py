@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_flashinfer_perf.api import Run, commands, file_io, judging, options, printing, processes, run_file, verdict
 from pytest_flashinfer_perf.extensions.bisect import histories, subjects
-from pytest_flashinfer_perf.gate.pairs import PairPlan
+from pytest_flashinfer_perf.extensions.bisect.pairs import PairPlan
 
 EXAMPLE = """examples:
   flashinfer-perf ab --base venv-0.6.18 --head 'env PYTHONPATH=/src python3' -- tests -k 'decode and fa3'

@@ -28,6 +28,7 @@ from pytest_flashinfer_perf.api import options as core_options
 from pytest_flashinfer_perf.extensions.bisect import subjects
 from pytest_flashinfer_perf.extensions.bisect.comparing import ON_HOST, SIGNS, Answers, Times
 from pytest_flashinfer_perf.extensions.bisect.histories import GIT_WORDS, History, PointVerdict
+from pytest_flashinfer_perf.extensions.bisect.pairs import PairPlan
 from pytest_flashinfer_perf.extensions.bisect.places import Processes
 from pytest_flashinfer_perf.extensions.bisect.search import (
     COMMAND,
@@ -43,7 +44,6 @@ from pytest_flashinfer_perf.extensions.bisect.search import (
     read_journal,
 )
 from pytest_flashinfer_perf.extensions.bisect.subjects import Commits, Subject
-from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.spec import flags
 
 EXAMPLE = """examples:

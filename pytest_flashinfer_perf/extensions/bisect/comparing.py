@@ -10,8 +10,8 @@ from typing import Literal
 
 from pytest_flashinfer_perf.api import Row, Run, effects, match, processes, thresholds, verdict, words
 from pytest_flashinfer_perf.extensions.bisect.histories import PointVerdict
+from pytest_flashinfer_perf.extensions.bisect.pairs import PairPlan
 from pytest_flashinfer_perf.extensions.bisect.search import CaseFinding, PointError, Question, Side, skipped
-from pytest_flashinfer_perf.gate.pairs import PairPlan
 
 ANSWERS = {
     verdict.Verdict.SLOWER: PointVerdict.CHANGED,

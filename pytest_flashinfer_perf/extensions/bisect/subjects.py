@@ -16,9 +16,9 @@ from pathlib import Path
 from pytest_flashinfer_perf.api import file_io, formatting, printing, processes, requirements, run_file
 from pytest_flashinfer_perf.extensions.bisect import histories, places
 from pytest_flashinfer_perf.extensions.bisect.histories import GitHistory, Releases, git
+from pytest_flashinfer_perf.extensions.bisect.pairs import PairPlan
 from pytest_flashinfer_perf.extensions.bisect.places import DoesNotImportError, Installed, Worktrees
 from pytest_flashinfer_perf.extensions.bisect.search import CaseSearch
-from pytest_flashinfer_perf.gate.pairs import PairPlan
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,7 @@ from made import placements, row, run
 from verdicts import rules, verdict
 
 from pytest_flashinfer_perf.gate import words
-from pytest_flashinfer_perf.gate.confirmation import FEWEST
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.verdict import Verdict
 
 BUSY = {"seconds": 1.0, "cores": 2, "waited": 0.7, "taken": 0.8, "load": 6.2}
@@ -129,38 +127,3 @@ def test_five_processes_a_side_of_identical_code_are_seldom_slower(sd):
 def test_two_processes_a_side_know_less_than_what_is_assumed():
     base, head = ([run(timed(us * (1 + n * 1e-3)), source=f"{us}{n}") for n in (0, 1)] for us in (100.0, 105.0))
     assert judge(base, head, rules()).cases[0].verdict is Verdict.AMBIGUOUS
-
-
-# Pairs of processes, some of them busy.
-
-
-def plan(heads):
-    """The judgement of pairs whose heads are these, in order and then the last one on and on; how many there were."""
-    made = []
-
-    def measure(nth, _wanted):
-        made.append(nth)
-        us, how = heads[min(nth, len(heads) - 1)]
-        return run(timed(100.0 + 0.01 * nth), source=f"b{nth}"), run(timed(us, contention=how), source=f"h{nth}")
-
-    return PairPlan(3, 6).follow(measure, rules(paired=True)), len(made)
-
-
-def test_a_busy_pair_is_replaced_by_another():
-    judgement, made = plan([(300.0, QUIET), (9000.0, BUSY), (300.1, QUIET), (300.2, QUIET)])
-    [judged] = judgement.cases
-    assert (judged.verdict, judged.case.left_out) == (Verdict.SLOWER, 1)
-    assert made == len(judged.case.base) + 1
-
-
-def test_pairs_end_where_the_machine_stays_busy():
-    judgement, made = plan([(9000.0, BUSY)])
-    assert (judgement.cases[0].reason, made) == ("busy", 6)
-
-
-def test_a_suspect_that_only_busy_pairs_could_confirm_is_not_confirmed():
-    judgement, made = plan([(300.0, QUIET)] * 3 + [(300.0, BUSY)])
-    [judged] = judgement.cases
-    assert (judged.verdict, judged.reason) == (Verdict.AMBIGUOUS, "busy")
-    assert judged.sentence == "not confirmed, measured again while this machine was busy"
-    assert made == 6 + FEWEST

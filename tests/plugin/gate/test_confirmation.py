@@ -1,9 +1,11 @@
 """Suspects that other processes measure again, which agree or do not; functions with two speeds."""
 
+import copy
+import json
 import math
+import random
 
 import pytest
-import two_speeds
 from hypothesis import given
 from hypothesis import strategies as st
 from made import row, run
@@ -13,8 +15,8 @@ from pytest_flashinfer_perf.gate import confirmation, speeds
 from pytest_flashinfer_perf.gate.confirmation import Again, confirm, measured_again
 from pytest_flashinfer_perf.gate.effects import Domain
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.verdict import Verdict
+from pytest_flashinfer_perf.rows import run_file
 
 FAST, BUSY = 100.0, {"seconds": 1.0, "cores": 2, "waited": 0.9, "load": 6.0}
 
@@ -152,28 +154,39 @@ def test_processes_of_two_speeds_are_compared_by_neither(before, after, verdict,
         assert judged.reason in ("two-speeds", "not-significant")
 
 
-def test_pairs_go_on_where_they_disagree_about_a_suspect():
-    def measure(nth, _wanted):
-        head = (110.0, 110.0, 110.0, 103.0, 110.1, 110.0, 110.2)[min(nth, 6)] + 0.01 * nth
-        return run(row(us=100.0 + 0.01 * nth), source=f"b{nth}"), run(row(us=head), source=f"h{nth}")
-
-    judgement = PairPlan(3, 6).follow(measure, rules(paired=True))
-    [judged] = judgement.cases
-    assert len(judgement.base) == 3 + confirmation.MOST
-    assert judged.sentence.endswith("measured again: +3.00 %, +10.10 %, +10.00 %, +10.19 %")
-
-
-# Error rates.
-
-
-@pytest.mark.parametrize("slow", [0.0, 0.14])
-def test_identical_code_with_two_speeds_seldom_fails_a_run(slow):
-    """As in 3 of 22 processes: without that each process has to show it, 1 of 22 runs failed."""
-    assert two_speeds.rates(two_speeds.gate, slow, 0.0, runs=60).failed <= 1
-    for compare in (two_speeds.WAYS["`ab`"], two_speeds.WAYS["`compare`, five a side"]):
-        assert two_speeds.rates(compare, 0.5, 0.0, runs=15).failed <= 1
+def test_what_is_slower_by_right_on_recorded_rows_is_confirmed(pytestconfig):
+    """Rows of an H200, 5 % slower, and processes that vary as the gate takes them to."""
+    recorded = json.loads((pytestconfig.rootpath / "evidence" / "h200-run.json").read_text())
+    base = run_file.parse(recorded, "base.json")
+    judgement = judge([base], [run_file.parse(slower(recorded, 1.05), "head.json")], rules())
+    suspects = judgement.having(Verdict.SLOWER)
+    assert len(suspects) >= 0.8 * len(judgement.cases)
+    rng = random.Random(5)
+    for _ in range(20):
+        again = {one.name: again_with_noise(one, rng) for one in suspects}
+        kept = confirm(judgement, again).having(Verdict.SLOWER)
+        assert [one.name for one in kept] == [one.name for one in suspects]
 
 
-def test_twice_as_much_is_found_in_spite_of_two_speeds():
-    assert two_speeds.rates(two_speeds.gate, 0.14, 1.0, runs=20).slower >= 0.9
-    assert two_speeds.rates(two_speeds.WAYS["`ab`"], 0.14, 1.0, runs=10).slower >= 0.9
+def slower(document, by):
+    """The same run in which each kernel takes longer by this factor, and the gaps as long as before."""
+    made = copy.deepcopy(document)
+    for one in made["benchmarks"]:
+        info = one["extra_info"]
+        gap = info["gap"] or 0.0
+        for figures, names in ((one["stats"], ("median", "mean", "min", "max")), (info, ("busy", "cycles"))):
+            figures |= {name: figures[name] * by for name in names if figures[name]}
+        one["stats"]["median"] -= gap * (by - 1)
+        one["stats"]["data"] = [seconds * by for seconds in one["stats"]["data"]]
+        for placed in info["placements"]:
+            placed |= {name: placed[name] * by for name in ("median", "busy", "cycles") if placed[name]}
+    return made
+
+
+def again_with_noise(suspect, rng):
+    primary = suspect.primary
+    again = Again()
+    for nth in range(confirmation.MOST):
+        if nth < confirmation.processes(suspect, again):
+            again = Again((*again.changes, primary.change + rng.gauss(0.0, primary.noise.sd)))
+    return again

@@ -144,7 +144,7 @@ API = f"{PACKAGE}.api"
 # Modules of the core that an extension imports beside what all may: each goes with a seam that takes its place.
 STILL_INTERNAL = {
     "apis": {"engine.cold", "machine.another_process", "machine.requirements", "plugin"},
-    "bisect": {"gate.pairs"},
+    "bisect": {"gate.confirmation", "gate.judge"},
     "compat": {"engine.call", "engine.measure", "loading", "plugin.hooks", "rows.parts", "session.benchmark_rows"},
     "doctor": {"engine.peaks", "machine.implementations", "machine.nvrtc"},
     "fuzz": {"loading", "plugin.collection", "settings.project_file", "strategies"},

@@ -8,12 +8,12 @@ import pytest
 from made import document, row, run, saved
 
 from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.extensions.bisect.pairs import PairPlan
 from pytest_flashinfer_perf.extensions.host.host_gate import QUANTITY
 from pytest_flashinfer_perf.extensions.host.host_time import REFERENCE_US, HostLine, HostTime
 from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.confirmation import Again, confirm
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.pairs import PairPlan
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules
 from pytest_flashinfer_perf.rows import fields, run_file

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pytest_flashinfer_perf.api import Run, effects, match, verdict
 from pytest_flashinfer_perf.gate import confirmation
 from pytest_flashinfer_perf.gate.confirmation import Again, confirm
-from pytest_flashinfer_perf.gate.effects import Q_FASTER, Q_SLOWER
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.match import Reason
-from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Rules, Verdict
-from pytest_flashinfer_perf.rows.run_file import Run
 
 FEWEST = 3  # pairs before anything is certain
 CERTAIN = 0.001  # the risk at which SAME needs no more pairs
 LOOKS = 10  # early verdicts are made at a tenth of the error rate: each look is a chance to err
-HELPED_BY_MORE = (Reason.NOT_SIGNIFICANT, Reason.CANNOT_SEE, Reason.BUSY, Reason.FEW_CALLS)
+HELPED_BY_MORE = (match.Reason.NOT_SIGNIFICANT, match.Reason.CANNOT_SEE, match.Reason.BUSY, match.Reason.FEW_CALLS)
 
 # Measures the n-th pair, of these cases or of all, and gives base and head.
 MeasurePair = Callable[[int, "frozenset[str] | None"], tuple[Run, Run]]
@@ -37,7 +34,9 @@ class PairPlan:
     def fewest(self) -> int:
         return min(FEWEST, self.pairs)
 
-    def follow(self, measure: MeasurePair, rules: Rules, more: Callable[[], bool] = lambda: True) -> Judgement:
+    def follow(
+        self, measure: MeasurePair, rules: verdict.Rules, more: Callable[[], bool] = lambda: True
+    ) -> verdict.Judgement:
         """`more` says whether there is time for another pair."""
         base: list[Run] = []
         head: list[Run] = []
@@ -50,7 +49,7 @@ class PairPlan:
             wanted = self.wanted(judgement) if more() else frozenset()
         return confirm(judgement, self._again(judgement))
 
-    def wanted(self, judgement: Judgement) -> frozenset[str] | None:
+    def wanted(self, judgement: verdict.Judgement) -> frozenset[str] | None:
         """Whose next pair is worth its time; None for all."""
         done = len(judgement.base)
         if done < self.fewest:
@@ -62,32 +61,32 @@ class PairPlan:
                 return undecided
         return frozenset(judged.name for judged in compared if self._worth_more(judged))
 
-    def _worth_more(self, judged: Judged) -> bool:
+    def _worth_more(self, judged: verdict.Judged) -> bool:
         done = len(judged.case.base)  # and `left_out` more that do not count
         made = done + judged.case.left_out
-        if judged.verdict is Verdict.SLOWER:
+        if judged.verdict is verdict.Verdict.SLOWER:
             first = self.suspected.setdefault(judged.name, done)
             more = confirmation.processes(judged, self._since_suspected(judged))
             return done < first + more and made < self.most + more
         return judged.reason in HELPED_BY_MORE and made < self.most
 
-    def _again(self, judgement: Judgement) -> dict[str, Again]:
+    def _again(self, judgement: verdict.Judgement) -> dict[str, Again]:
         """The change in the pairs that came after the suspicion."""
-        return {judged.name: self._since_suspected(judged) for judged in judgement.having(Verdict.SLOWER)}
+        return {judged.name: self._since_suspected(judged) for judged in judgement.having(verdict.Verdict.SLOWER)}
 
-    def _since_suspected(self, judged: Judged) -> Again:
+    def _since_suspected(self, judged: verdict.Judged) -> Again:
         changes = judged.effects[0].seen.changes
         since = changes[self.suspected.get(judged.name, len(changes)) :]
         return Again(since, "this machine was busy" if judged.case.left_out else "")
 
 
-def _certain(judged: Judged, cases: int) -> bool:
+def _certain(judged: verdict.Judged, cases: int) -> bool:
     """So sure that no other case, and no further pair, is likely to change it."""
     [primary, *_] = judged.effects
-    if judged.verdict in (Verdict.SLOWER, Verdict.FASTER):
-        q = Q_SLOWER if judged.verdict is Verdict.SLOWER else Q_FASTER
+    if judged.verdict in (verdict.Verdict.SLOWER, verdict.Verdict.FASTER):
+        q = effects.Q_SLOWER if judged.verdict is verdict.Verdict.SLOWER else effects.Q_FASTER
         return primary.p(primary.significant) <= q / cases / LOOKS
-    if judged.verdict is not Verdict.SAME or judged.threshold is None:
+    if judged.verdict is not verdict.Verdict.SAME or judged.threshold is None:
         return False
     held = ((primary, judged.threshold), *judged.held_too)
     return all(max(one.bound(1, CERTAIN), -one.bound(-1, CERTAIN)) < threshold for one, threshold in held)
