@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.files import verify_outputs, write_whole
-from pytest_flashinfer_perf.gate import document, markdown, match, terminal
+from pytest_flashinfer_perf.gate import document, markdown, match, read, terminal
 from pytest_flashinfer_perf.gate import rules as gate_rules
 from pytest_flashinfer_perf.gate.verdict import Judgement, Rules
 from pytest_flashinfer_perf.printing import print_raw, show
@@ -60,6 +60,11 @@ def settings(args: argparse.Namespace) -> ProjectFile:
 def in_settings(project: ProjectFile | None = None) -> Rules:
     """The limits of the settings file, by default that of the current folder; those of all extensions too."""
     return gate_rules.read(project or project_file.find(Path.cwd()), loading.manager().hook)
+
+
+def runs(names: Iterable[str | Path], storage: Path = read.STORAGE) -> list[Run]:
+    """Those of files, folders and names in pytest-benchmark's storage, in this order, each of them once."""
+    return read.read(names, storage)
 
 
 def publish(judgement: Judgement, args: argparse.Namespace) -> int:

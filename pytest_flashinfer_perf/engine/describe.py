@@ -6,9 +6,6 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
-
-from pytest_benchmark import stats
 
 from pytest_flashinfer_perf.engine import peaks, placements
 from pytest_flashinfer_perf.engine.measure import Measurement
@@ -30,7 +27,6 @@ from pytest_flashinfer_perf.rows.row import (
     Refcheck,
     Row,
     Setup,
-    Stats,
     Status,
     Throughput,
 )
@@ -76,7 +72,7 @@ def of_measurement(identity: Identity, m: Measurement, cost: Cost | None, peaks_
         name=identity.case,
         fullname=identity.case,
         identity=identity,
-        stats=statistics_of(m.samples),
+        stats=m.stats,
         throughput=_throughput(m, work, reached),
         provenance=_provenance(m.timing),
         library=_library(m.timing),
@@ -87,15 +83,6 @@ def of_measurement(identity: Identity, m: Measurement, cost: Cost | None, peaks_
         execution=execution,
         parts=Parts({**m.timing.seen.parts, **reached.parts}),
     )
-
-
-def statistics_of(samples: Iterable[float]) -> Stats:
-    """The statistics of these samples that pytest-benchmark will write."""
-    made: Any = stats.Stats()
-    for sample in samples:
-        made.update(sample)
-    known = {name: getattr(made, name) for name in ("median", "mean", "stddev", "iqr", "rounds", "total")}
-    return Stats(**known, data=tuple(made.data))
 
 
 def _reached(m: Measurement, cost: Cost | None, choice: PeaksChoice) -> tuple[Cost, Reached]:

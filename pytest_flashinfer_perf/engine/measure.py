@@ -19,6 +19,8 @@ from pytest_flashinfer_perf.engine.timing import NOT_TIMED, Timing, Verify, run,
 from pytest_flashinfer_perf.engine.verification import NOT_KEPT, CheckResult, Examination, Expected, Outputs
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.rows.parts import Parts
+from pytest_flashinfer_perf.rows.row import Stats
 from pytest_flashinfer_perf.settings.settings import Asked, Checking, Measuring
 from pytest_flashinfer_perf.spec.nested import tensors
 
@@ -60,6 +62,10 @@ class Measurement:
         return self.timing.samples
 
     @property
+    def stats(self) -> Stats:
+        return Stats.of(self.samples)
+
+    @property
     def instrument(self) -> str:
         return self.timing.instrument
 
@@ -93,7 +99,7 @@ def alone(  # noqa: PLR0913 - one argument per part of a measurement
     timing = run(target, measuring, device, cuda_graph=cuda_graph, verify=verify, observers=observers)
     traced = timing.seen.traced
     found = {one.name: one.observed(target, device, timing.median, traced.get(one.name)) for one in observers}
-    parts = {name: one.part for name, one in found.items() if one.part is not None}
+    parts = Parts({name: one.part for name, one in found.items() if one.part is not None})
     notes = dict.fromkeys((*timing.notes, *(note for one in found.values() for note in one.notes)))
     return replace(timing, seen=replace(timing.seen, parts=parts), notes=tuple(notes))
 

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_flashinfer_perf.gate.student import digamma, inverse_trigamma, trigamma
+from pytest_flashinfer_perf.rows.scatter import QUIETEST
 
 FEWEST_TO_POOL = 5
 FEWEST_PLACEMENTS = 3
 BLOCKS = 5
 SURELY = 1.65  # standard errors
-QUIETEST = 1e-4  # a clock ticks: agreement to better than 0.01 % is luck
 ASSUMED_DF = 10.0  # above what was seen of most, so that it need not be doubted as much
 # Of rows without placements, levels of their process included: at most 1 case in 100 is noisier, docs/gate.md#how-sure.
 ASSUMED = {

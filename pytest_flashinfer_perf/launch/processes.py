@@ -31,7 +31,7 @@ from pytest_flashinfer_perf.machine.requirements import Unmet
 from pytest_flashinfer_perf.printing import say
 from pytest_flashinfer_perf.rows.formatting import counted, last_lines
 from pytest_flashinfer_perf.rows.run_file import Run, RunError
-from pytest_flashinfer_perf.session import gpu_lock
+from pytest_flashinfer_perf.session import case_endings, gpu_lock
 from pytest_flashinfer_perf.session.progress import TERMINAL
 
 PROBE = "import sys; from pytest_flashinfer_perf.machine import devices; print(devices.find(sys.argv[1]).uuid or '')"
@@ -155,6 +155,11 @@ def logged(words: Sequence[str], log: Path, folder: Path | None = None) -> None:
     code = started(Environment(words[0], tuple(words), folder), log=log)
     if code:
         raise RunError(f"{shlex.join(words)} ended with code {code}, all of it in {log}:\n{end(log, LINES_OF_LOG)}")
+
+
+def took_too_long(log: Path) -> bool:
+    """Whether the process of this log was ended by the time limit of its cases."""
+    return case_endings.TIMED_OUT in log.read_text(encoding="utf-8", errors="replace")
 
 
 def end(log: Path, lines: int) -> str:

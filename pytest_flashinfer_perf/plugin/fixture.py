@@ -24,7 +24,7 @@ from pytest_flashinfer_perf.machine import builds
 from pytest_flashinfer_perf.machine.builds import CompileError
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.rows.row import Identity, Row
+from pytest_flashinfer_perf.rows.row import Identity, Row, Stats
 from pytest_flashinfer_perf.rows.run_file import Roof
 from pytest_flashinfer_perf.session import benchmark_rows, setup, stash
 from pytest_flashinfer_perf.session.reports import CaseReport
@@ -196,7 +196,7 @@ class Perf:
                 benchmark_rows.leave_out(self._benchmark)
                 return
             self._benchmark.params = dict(carried.row.params) or None
-            self._kept(replace(carried.row, stats=row.statistics_of(carried.row.stats.data)), carried.roofs)
+            self._kept(replace(carried.row, stats=Stats.of(carried.row.stats.data)), carried.roofs)
 
     def evaluated(self, evaluate: Evaluate, repeat: str) -> None:
         """Record what a child process measured and checked. `evaluate` gets True if one call is enough."""

@@ -22,7 +22,6 @@ from pytest_flashinfer_perf.settings.settings import Settings
 from pytest_flashinfer_perf.settings.usage import errors_of_use
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.machine.devices import Device
     from pytest_flashinfer_perf.plugin.fixture import CaseRun, Perf
     from pytest_flashinfer_perf.spec.case import Case
     from pytest_flashinfer_perf.spec.params import Params
@@ -132,24 +131,9 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         plugins.register(progress.Heartbeat(terminal, len(session.items), measures=measured))
     if not needs_device:
         return
-    device = session.config.stash[DEVICE] = find_device(settings)
+    device = session.config.stash[DEVICE] = running.find_device(settings)
     if measured and not is_codspeed_active(session.config):
         running.ready(session, settings, device)
-
-
-def find_device(settings: Settings) -> Device:
-    with errors_of_use(), importing():  # an instrument imports FlashInfer
-        from pytest_flashinfer_perf.engine import instruments
-        from pytest_flashinfer_perf.engine.timing import uses_graph
-        from pytest_flashinfer_perf.machine import devices
-
-        try:
-            device = devices.find(settings.device)
-        except devices.DeviceError as error:
-            raise pytest.UsageError(f"--perf-device: {error}") from error
-        instruments.choose(settings.measuring.instrument, device)
-        uses_graph(settings.measuring, device, by_default=False)
-    return device
 
 
 def is_codspeed_active(config: pytest.Config) -> bool:

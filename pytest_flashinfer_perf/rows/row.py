@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -262,6 +262,17 @@ class Stats:
     rounds: int
     total: float = math.nan
     data: tuple[float, ...] = ()  # `--benchmark-save` leaves them out unless `--benchmark-save-data` is given
+
+    @classmethod
+    def of(cls, samples: Iterable[float]) -> Stats:
+        """What pytest-benchmark will write of these samples."""
+        from pytest_benchmark import stats
+
+        made: Any = stats.Stats()
+        for sample in samples:
+            made.update(sample)
+        known = {name: getattr(made, name) for name in ("median", "mean", "stddev", "iqr", "rounds", "total")}
+        return cls(**known, data=tuple(made.data))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from pytest_flashinfer_perf.machine.load import Contention
 OF_NORMAL = math.sqrt(math.pi / 2)  # the error of a median of one sample, in standard deviations
 MEDIAN_ERROR = OF_NORMAL / 1.349  # and in interquartile ranges
 NOISY = 0.05
+QUIETEST = 1e-4  # a clock ticks: agreement to better than 0.01 % is luck
 LEAST = 1e-15
 
 

@@ -140,7 +140,7 @@ class MachineFacts:
 
 
 def wait_for_machine_facts(config: pytest.Config) -> None:
-    """For what is measured while tests are collected."""
+    """Nothing runs beside what is measured while tests are collected."""
     facts: MachineFacts | None = config.pluginmanager.get_plugin(MACHINE)
     if facts is not None:
         facts.pytest_runtestloop()

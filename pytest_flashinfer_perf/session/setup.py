@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING
 import pytest
 
 from pytest_flashinfer_perf.machine import builds
+from pytest_flashinfer_perf.machine.garbage import importing
 from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.session import benchmark_rows, gpu_lock, progress, reports
 from pytest_flashinfer_perf.session.stash import INSTEAD
@@ -51,6 +52,22 @@ def json_of(config: pytest.Config) -> Path | None:
     """The file of `--benchmark-json`."""
     asked = config.getoption("benchmark_json", None)
     return config.invocation_params.dir / asked if asked else None
+
+
+def find_device(settings: Settings) -> Device:
+    """The device that options name, on which the instrument works; UsageError where there is none."""
+    with errors_of_use(), importing():  # an instrument imports FlashInfer
+        from pytest_flashinfer_perf.engine import instruments
+        from pytest_flashinfer_perf.engine.timing import uses_graph
+        from pytest_flashinfer_perf.machine import devices
+
+        try:
+            device = devices.find(settings.device)
+        except devices.DeviceError as error:
+            raise pytest.UsageError(f"--perf-device: {error}") from error
+        instruments.choose(settings.measuring.instrument, device)
+        uses_graph(settings.measuring, device, by_default=False)
+    return device
 
 
 def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
@@ -122,6 +139,14 @@ def turn_of_all(config: pytest.Config, names: Iterable[str]) -> Iterator[None]:
     with ExitStack() as stack:
         with not_counted():
             stack.enter_context(gpu_lock.alone_on_all(names, _says_so(config, "its GPUs")))
+        yield
+
+
+@contextmanager
+def alone_before_tests(config: pytest.Config, device: Device) -> Iterator[None]:
+    """Have the device while tests are collected, for what is measured then, with nothing of this session beside it."""
+    benchmark_rows.wait_for_machine_facts(config)
+    with turn_of_all(config, [device.uuid] if device.uuid else []):
         yield
 
 

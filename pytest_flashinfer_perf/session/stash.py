@@ -69,6 +69,13 @@ def identity(item: pytest.Item) -> Identity:
     return names.on(device) if device else names
 
 
+def name(item: pytest.Item, case: str) -> None:
+    """Let what is told of a test without a case have this name, rather than its id."""
+    from pytest_flashinfer_perf.rows.row import Identity
+
+    item.stash[IDENTITY] = Identity(case=case)
+
+
 def repeat(item: pytest.Item, *, from_here: bool = False) -> str:
     """The commands that run it again, from the rootdir, or from where pytest was started."""
     from pytest_flashinfer_perf.spec import flags

@@ -17,7 +17,7 @@ EXAMPLE = "example: flashinfer-perf compare --base main-*.json --head pr-*.json 
 
 def main(arguments: Sequence[str]) -> int:
     args = parser().parse_args(arguments)
-    base, head = read.read(args.base, args.storage), read.read(args.head, args.storage)
+    base, head = judging.runs(args.base, args.storage), judging.runs(args.head, args.storage)
     if args.paired and len(base) != len(head):
         raise RunError(f"--paired needs as many files of --base as of --head, got {len(base)} and {len(head)}")
     rules = judging.rules(args, paired=args.paired, runs=[*base, *head])

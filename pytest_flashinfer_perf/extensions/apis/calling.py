@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from pytest_flashinfer_perf.api import builds, capability, check
-from pytest_flashinfer_perf.engine import cold
 from pytest_flashinfer_perf.extensions.apis import given as made
 from pytest_flashinfer_perf.extensions.apis import registry, samplers, truth
 from pytest_flashinfer_perf.extensions.apis.given import Given, LiveTemplate
@@ -35,7 +34,7 @@ def by_flashinfer(api: Api, given: Given, how: LaunchOptions) -> Built[Given]:
     with _refusals(api, given.device):
         function, plan = _function(template, given, chosen)
         extra = {name: value for name, value in chosen.items() if name in inspect.signature(function).parameters}
-        trial = cold.clone(given, set())
+        trial = given.copied()
         with _new_memory_marked():
             returned = function(**{**trial.called_with, **extra})
         _finish(given.device)
@@ -77,7 +76,7 @@ def _is_marked(tensor: torch.Tensor) -> bool:
 def by_reference(api: Api, given: Given, how: LaunchOptions) -> Built[Given]:
     """Call the template's reference as a backend of its own; its changed inputs are returned too."""
     answer = samplers.drawn if samplers.is_sampler(api) else truth.returned
-    trial = cold.clone(given, set())
+    trial = given.copied()
     try:
         returned = answer(api, trial)
     except truth.NoReferenceError as error:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pytest_flashinfer_perf.api import Target
 from pytest_flashinfer_perf.extensions.apis import registry, special_cases
 from pytest_flashinfer_perf.extensions.apis.shapes import ApiParams
 from pytest_flashinfer_perf.extensions.apis.special_cases import special
@@ -91,6 +92,11 @@ class Given:
         """A GPU if any of it is there: indices and lengths may stay on the host."""
         devices = [tensor.device for tensor in tensors((self.call, self.plan))]
         return next((device for device in devices if device.type == "cuda"), torch.device("cpu"))
+
+    def copied(self) -> Given:
+        """The same in other memory, for a call that may change it."""
+        copy: Given = Target(lambda _: None, (self,)).at_new_addresses().args[0]
+        return copy
 
     @property
     def changed(self) -> tuple[Tensor, ...]:

@@ -18,7 +18,6 @@ import platformdirs
 from pytest_flashinfer_perf.api import FlashinferPerfError, fields, file_io, formatting, requirements
 from pytest_flashinfer_perf.machine import another_process
 from pytest_flashinfer_perf.machine.another_process import NoAnswerError
-from pytest_flashinfer_perf.machine.requirements import version
 
 PART, WHAT_LACKED = "in part", "what it lacked"  # without the latter it could not be measured
 
@@ -123,9 +122,14 @@ def _kept_at(origin: Path) -> Path:
     here = Path(__file__).parent
     ours = [here / "special_cases.py", *sorted((here / "by_hand").glob("*.py"))]
     packages = (requirements.PROJECT, "torch", "nvidia-cutlass-dsl", "triton")
-    stated = [str(FORMAT), str(origin), str(origin.stat().st_mtime_ns), *(str(version(one)) for one in packages)]
+    stated = [
+        str(FORMAT),
+        str(origin),
+        str(origin.stat().st_mtime_ns),
+        *(str(requirements.version(one)) for one in packages),
+    ]
     stated += [f"{path.name} {path.stat().st_mtime_ns}" for path in ours]
-    name = f"{version(packages[0])}-{hashlib.sha256(' '.join(stated).encode()).hexdigest()[:12]}.json"
+    name = f"{requirements.version(packages[0])}-{hashlib.sha256(' '.join(stated).encode()).hexdigest()[:12]}.json"
     return platformdirs.user_cache_path("pytest-flashinfer-perf") / "apis" / name
 
 

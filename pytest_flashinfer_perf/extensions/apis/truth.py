@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.api import FlashinferPerfError, check
-from pytest_flashinfer_perf.engine import cold
 from pytest_flashinfer_perf.extensions.apis import given as made
 from pytest_flashinfer_perf.extensions.apis.given import Given
 from pytest_flashinfer_perf.extensions.apis.special_cases import SAME_ANSWER, special
@@ -46,7 +45,7 @@ def answer(api: Api, given: Given, known: Collection[str] = ()) -> tuple[dict[st
             written, computed_in = _written(api, given, _widened(given, WIDTHS[name]), known), name
             break
     else:
-        written = _written(api, given, cold.clone(given, set()), known)
+        written = _written(api, given, given.copied(), known)
     own = special(api)
     left = {name: tensor for name, tensor in written.items() if name not in own.not_compared}
     if own.not_compared and not left:

@@ -21,8 +21,6 @@ import pytest
 from pytest_flashinfer_perf.api import SETTINGS, Device, Measurement, Row, Settings, setup, stash
 from pytest_flashinfer_perf.extensions.compat import recorded_program
 from pytest_flashinfer_perf.extensions.compat.recorded_program import Instructions, ProgramCall, ProgramError
-from pytest_flashinfer_perf.plugin import hooks
-from pytest_flashinfer_perf.session import benchmark_rows
 from pytest_flashinfer_perf.spec import flags
 
 if TYPE_CHECKING:
@@ -59,15 +57,13 @@ class ProgramFile(pytest.File):
             yield pytest.Function.from_parent(self, name=f"call[{nth}{OF}{len(seen)}]", callobj=self._recorded(call))
 
     def _ran(self, settings: Settings) -> list[ProgramCall]:
-        device, once = hooks.find_device(settings), self.config.getoption("benchmark_disable")
+        device, once = setup.find_device(settings), self.config.getoption("benchmark_disable")
         plants = {test.partition(OF)[0] + "]": seconds for test, seconds in settings.plants.items()}
         settings = replace(settings, plants=plants)  # whoever makes the calls does not know how many there will be
         how = Instructions(settings, str(device.torch), f"{self.nodeid}::call", once, os.getpid())
-        alone = setup.turn_of_all(self.config, [device.uuid] if device.uuid else [])
         with tempfile.TemporaryDirectory() as folder:
             try:
-                benchmark_rows.wait_for_machine_facts(self.config)
-                with alone:
+                with setup.alone_before_tests(self.config, device):
                     return recorded_program.ran(self.path, how, Path(folder), self.config.getoption("perf_timeout"))
             finally:
                 output = Path(folder, recorded_program.OUTPUT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from pytest_flashinfer_perf.api import (
     CaseRun,
     Checking,
     Device,
+    Entry,
     FlashinferPerfError,
-    Perf,
     Settings,
     capability,
     file_io,
@@ -25,12 +25,12 @@ from pytest_flashinfer_perf.api import (
     printing,
     provenance,
     stash,
+    test_of,
 )
 from pytest_flashinfer_perf.extensions.fuzz import findings
 from pytest_flashinfer_perf.extensions.fuzz.asked import NAME, Fuzzing
 from pytest_flashinfer_perf.extensions.fuzz.child import ChildError, ChildSetup, ExampleRunner
 from pytest_flashinfer_perf.extensions.fuzz.search import NothingLaunchedError, Search, SearchRun
-from pytest_flashinfer_perf.plugin import collection
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.case import Case, CaseOfTest, quarantined
 from pytest_flashinfer_perf.spec.params import ParamError
@@ -47,14 +47,7 @@ class FindingFile(pytest.File):
             [case] = lines.cases_of(findings.line_of(self.path), all_routines())
         except (ValueError, FlashinferPerfError) as error:
             raise self.CollectError(printing.safe_lines(f"{self.path}: {error}")) from error
-
-        def attempted(perf: Perf) -> None:
-            perf(case)
-
-        item = pytest.Function.from_parent(self, name=f"{case.routine.name}[{case.id}]", callobj=attempted)
-        for mark in collection.marks(case):
-            item.add_marker(mark)
-        return [item]
+        return [test_of(self, Entry(f"{case.routine.name}[{case.id}]", case=case))]
 
 
 def run(case: CaseOfTest, item: pytest.Item) -> CaseRun:
@@ -73,14 +66,14 @@ def search(asked: Search, item: pytest.Item, settings: Settings, device: Device)
         pytest.skip(missing)
     fuzzing = Fuzzing.of(item.config)
     with closing(ExampleRunner(_setup(item, asked.backend, settings))) as child:
-        search_run = SearchRun(asked, fuzzing, settings.quarantine, device, child)
+        search_run = SearchRun(asked, fuzzing, settings, device, child)
         try:
             steady = search_run.run()
         except (ChildError, NothingLaunchedError, ParamError) as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
     versions = {"device": device.name, **provenance.versions()}
     folder = fuzzing.findings
-    described = (findings.describe(*example, versions, steady=steady) for example in search_run.findings.values())
+    described = (_described(item, *example, versions, steady=steady) for example in search_run.findings.values())
     made = [(finding, finding.write(folder)) for finding in described]
     report = search_run.report({finding.kind: path for finding, path in made}, {"versions": versions})
     file_io.write_json(folder / f"search-{asked.routine.name}-{asked.backend_name}.json", report)
@@ -104,7 +97,14 @@ def attempt(case: Case, item: pytest.Item, settings: Settings, device: Device) -
     if outcome.kind in ("skipped", "refused"):
         pytest.skip(outcome.sentence)
     if outcome.is_finding:
-        pytest.fail("\n".join(findings.describe(case, outcome, {}, steady=True).lines), pytrace=False)
+        pytest.fail("\n".join(_described(item, case, outcome, {}, steady=True).lines), pytrace=False)
+
+
+def _described(
+    item: pytest.Item, case: Case, outcome: findings.Outcome, versions: Mapping[str, Any], *, steady: bool
+) -> findings.Finding:
+    upstream = item.ihook.pytest_perf_repeat(case=case)
+    return findings.describe(case, outcome, versions, steady=steady, upstream=upstream)
 
 
 def _setup(item: pytest.Item, backend: Backend[Any, Any], settings: Settings) -> ChildSetup:

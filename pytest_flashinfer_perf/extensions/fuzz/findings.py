@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.api import file_io
 from pytest_flashinfer_perf.extensions.fuzz.asked import KEY
 from pytest_flashinfer_perf.spec import flags
@@ -53,7 +52,9 @@ class Finding:
         return path
 
 
-def describe(case: Case, outcome: Outcome, versions: Mapping[str, Any], *, steady: bool) -> Finding:
+def describe(
+    case: Case, outcome: Outcome, versions: Mapping[str, Any], *, steady: bool, upstream: str | None = None
+) -> Finding:
     params, known = case.params, type(case.params)
     values = [(field, getattr(params, field.name)) for field in fields(params)]
     given = (f"{field.name}={value!r}" for field, value in values if value != field.default)
@@ -65,7 +66,7 @@ def describe(case: Case, outcome: Outcome, versions: Mapping[str, Any], *, stead
         module=f"{known.__module__} import {known.__qualname__}",
         example=f"@example({known.__name__}({', '.join(given)}), {case.seed})",
         pytest=flags.join(["pytest", "--perf-fuzz", f"--perf-case={flags.join(case.words)}"]),
-        upstream=loading.manager().hook.pytest_perf_repeat(case=case),
+        upstream=upstream,
         log=outcome.log,
         steady=steady,
         versions={name: version for name, version in versions.items() if version is not None},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,17 +17,16 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky, Unsatisfiable
 
-from pytest_flashinfer_perf.api import Device, FlashinferPerfError, file_io, lines, one_case
+from pytest_flashinfer_perf import strategies_for
+from pytest_flashinfer_perf.api import Device, FlashinferPerfError, Settings, file_io, lines, one_case
 from pytest_flashinfer_perf.extensions.fuzz import profiles
 from pytest_flashinfer_perf.extensions.fuzz.asked import Fuzzing
 from pytest_flashinfer_perf.extensions.fuzz.child import ExampleRunner
 from pytest_flashinfer_perf.extensions.fuzz.findings import FINDINGS, Outcome
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.settings.project_file import Quarantined
 from pytest_flashinfer_perf.spec.case import Case, parse_selector, quarantined
 from pytest_flashinfer_perf.spec.params import Params
 from pytest_flashinfer_perf.spec.routine import AnyRoutine, Backend, Shape
-from pytest_flashinfer_perf.strategies import strategies_for
 
 profiles.register()
 
@@ -82,14 +81,14 @@ class SearchRun:
         self,
         search: Search,
         fuzzing: Fuzzing,
-        quarantine: Sequence[Quarantined],
+        settings: Settings,
         device: Device,
         child: ExampleRunner,
     ) -> None:
         self.tally, self.findings = Tally(), dict[str, tuple[Case, Outcome]]()
         self.stopped = False
         self._search, self._fuzzing, self._device, self._child = search, fuzzing, device, child
-        self._quarantine = quarantine
+        self._quarantine = settings.quarantine
         self._started = monotonic()
         name = f"running-{search.routine.name}-{search.backend_name}.json"
         self._running = fuzzing.findings / name

@@ -11,7 +11,7 @@ from pytest_flashinfer_perf.api import Option, option
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Quantity, Row, Run
-    from pytest_flashinfer_perf.engine.observers import Observer
+    from pytest_flashinfer_perf.extensions.host.host import HostObserver
     from pytest_flashinfer_perf.extensions.reports.sections import Section
 
 USES = ("reports",)  # which has the sections
@@ -28,7 +28,7 @@ def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
     return {"how cases are timed": (SHOWN,)}
 
 
-def pytest_perf_observers() -> tuple[Observer, ...]:
+def pytest_perf_observers() -> tuple[HostObserver, ...]:
     from pytest_flashinfer_perf.extensions.host.host import HostObserver
 
     return (HostObserver(),)

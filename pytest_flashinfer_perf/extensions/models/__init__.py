@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command, Run, verdict
     from pytest_flashinfer_perf.extensions.reports.sections import Section
 
-USES = ("apis", "many", "reports")  # kernels between products, the number of GPUs, tables of a step
+USES = ("apis", "many", "reports", "routines")  # kernels between products, GPUs, tables of a step, published models
 
 MODEL = option(
     "--perf-model",

@@ -16,7 +16,6 @@ from typing import Annotated, NamedTuple
 from pytest_flashinfer_perf.api import Row, Run, effects, formatting, share, thresholds, verdict
 from pytest_flashinfer_perf.extensions.models.budget import USABLE, ProblemKey, key_of, keys_of
 from pytest_flashinfer_perf.extensions.models.step import StepKernel, StepPlan, Traffic, plan_of
-from pytest_flashinfer_perf.gate import student
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def _unsure(one: verdict.Judged) -> float | None:
         for effect in one.effects
         if effect.seen.domain in (effects.Domain.TIME, effects.Domain.BUSY, effects.Domain.GAPS)
     ]
-    return math.fsum(student.t_quantile(effects.RISK, part.noise.df) * part.error for part in parts) if parts else None
+    return math.fsum(part.bound(1) - part.change for part in parts) if parts else None
 
 
 # The step of a model.

@@ -11,14 +11,13 @@ from pytest_flashinfer_perf.api import commands, formatting, judging, printing, 
 from pytest_flashinfer_perf.extensions.nights import history
 from pytest_flashinfer_perf.extensions.nights.history import Series
 from pytest_flashinfer_perf.extensions.nights.levels import ENOUGH
-from pytest_flashinfer_perf.gate import read
 
 EXAMPLE = "example: flashinfer-perf history .benchmarks"
 
 
 def main(arguments: Sequence[str]) -> int:
     args = parser().parse_args(arguments)
-    found = read.read([args.folder])
+    found = judging.runs([args.folder])
     series = history.read(found, judging.in_settings(judging.settings(args)))
     failures = list(history.failures(found))
     if args.as_json:

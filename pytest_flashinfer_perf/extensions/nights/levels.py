@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pytest_flashinfer_perf.gate.noise import QUIETEST
+from pytest_flashinfer_perf.api import scatter
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -65,7 +65,7 @@ class Levels:
         """How much a point is like the one before beyond its level, from 0 to 0.9."""
         parts = [self.calm[start:end] - self.calm[start:end].mean() for start, end in pairwise(self.bounds)]
         left = np.concatenate(parts)
-        return float(np.clip(left[1:] @ left[:-1] / max(left @ left, QUIETEST**2), 0.0, 0.9))
+        return float(np.clip(left[1:] @ left[:-1] / max(left @ left, scatter.QUIETEST**2), 0.0, 0.9))
 
 
 def changes(values: Sequence[float], least: float) -> list[Change]:
@@ -93,7 +93,7 @@ def levels(series: Floats, least: Sequence[float]) -> Iterator[Levels]:
 def _noise(series: Floats) -> Floats:
     """From steps between neighbours, of which a change of level is only one."""
     steps = np.median(np.abs(np.diff(series, axis=1)), axis=1)
-    sds: Floats = np.maximum(NORMAL_MAD * steps / np.sqrt(2), QUIETEST)
+    sds: Floats = np.maximum(NORMAL_MAD * steps / np.sqrt(2), scatter.QUIETEST)
     return sds
 
 

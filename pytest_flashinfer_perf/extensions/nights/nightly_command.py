@@ -11,7 +11,6 @@ from pytest_flashinfer_perf.extensions.nights import alarms, branch, pages, reco
 from pytest_flashinfer_perf.extensions.nights.levels import ENOUGH
 from pytest_flashinfer_perf.extensions.nights.record import SUFFIX, Records
 from pytest_flashinfer_perf.extensions.nights.trends import GpuPage
-from pytest_flashinfer_perf.gate import read
 
 PUBLISHES = "example: flashinfer-perf publish nightly.json --remote origin"
 WATCHES = "example: flashinfer-perf watch perf-data -o site --alarms alarms"
@@ -19,7 +18,7 @@ WATCHES = "example: flashinfer-perf watch perf-data -o site --alarms alarms"
 
 def publish(arguments: Sequence[str]) -> int:
     args = publish_parser().parse_args(arguments)
-    runs = read.read(args.files)
+    runs = judging.runs(args.files)
     with branch.opened(args.remote, args.branch, to_push=True) as there:
         commit = there.grow(
             lambda known: record.added(runs, known, args.branch), f"Add {formatting.counted(len(runs), 'run')}"

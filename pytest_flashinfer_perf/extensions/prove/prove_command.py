@@ -12,7 +12,6 @@ from pathlib import Path
 from pytest_flashinfer_perf.api import Row, Run, commands, file_io, judging, printing, processes, run_file, share
 from pytest_flashinfer_perf.api import options as core_options
 from pytest_flashinfer_perf.extensions.prove.proof import FEWEST, Proof, document, lines, markdown, prove, verify_enough
-from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.settings import planting
 
 EXAMPLE = "example: flashinfer-perf prove --share 3% -- tests/attention -k 'decode and fa3'"
@@ -65,7 +64,7 @@ def _stored(folder: Path, side: str) -> list[Run]:
     files = sorted(folder.glob(f"{side}-*.json"))
     if len(files) < FEWEST:
         raise run_file.RunError(f"--from={folder}: has {len(files)} files {side}-*.json, needs at least {FEWEST}")
-    return read.read(files)
+    return judging.runs(files)
 
 
 @dataclass

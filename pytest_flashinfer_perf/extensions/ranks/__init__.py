@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.api import Child, Option, option, options
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
-USES = ("many",)  # which knows the GPUs of a session
+USES = ("many", "routines")  # the GPUs of a session; narrow types, experts and how they are routed to
 OPTIONS = (
     option(
         "--perf-ranks",

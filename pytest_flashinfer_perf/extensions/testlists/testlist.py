@@ -40,9 +40,9 @@ def _lines(path: Path) -> list[str]:
 
 class Testlist(pytest.File):
     def collect(self) -> list[pytest.Function]:
-        from pytest_flashinfer_perf.plugin import items
+        from pytest_flashinfer_perf.api import test_of
 
         entries = read(self.path, self.config.getoption("perf_flags"), self.config.stash[SETTINGS].backends)
         if not entries:
             raise self.CollectError(f"{self.path}: has no case: write a line such as --routine NAME with its flags")
-        return [items.of_entry(self, entry) for entry in entries]
+        return [test_of(self, entry) for entry in entries]

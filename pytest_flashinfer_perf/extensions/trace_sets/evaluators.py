@@ -22,7 +22,6 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.api import FlashinferPerfError, Target
 from pytest_flashinfer_perf.api import timing as core_timing
-from pytest_flashinfer_perf.engine import cold
 from pytest_flashinfer_perf.extensions.trace_sets import outside_clock
 from pytest_flashinfer_perf.extensions.trace_sets.config import Resolved
 from pytest_flashinfer_perf.extensions.trace_sets.siblings import Siblings, siblings
@@ -76,7 +75,7 @@ class DefaultEvaluator(Evaluator):
         return drawn(task.definition, task.workload, task.root, task.seed + trial, task.device.torch)
 
     def expected(self, task: Task, given: Given) -> Answer:
-        returned = _reference(task)(*cold.clone(list(given), set()))
+        returned = _called_with_copies(task, given)()
         task.device.synchronize()
         values = returned if isinstance(returned, (tuple, list)) else (returned,)
         return tuple(
@@ -147,11 +146,16 @@ def randoms(task: Task) -> list[int]:
     return [at for at, one in enumerate(given) if one is None or one.type == "random"]
 
 
+def _called_with_copies(task: Task, given: Given) -> Target:
+    """The reference, which may change what it is called with."""
+    return Target(_reference(task), tuple(given)).at_new_addresses()
+
+
 def latency_ms(task: Task, drawn: Sequence[Given]) -> float:
     """The mean latency of the reference over these inputs; 0 if it is not wanted."""
     if not task.config.profile_baseline:
         return 0.0
-    targets = (Target(_reference(task), tuple(cold.clone(list(given), set()))) for given in drawn)
+    targets = (_called_with_copies(task, given) for given in drawn)
     how: dict[str, Any] = {"cuda_graph": False, "verify": lambda _target, _work: None}
     return 1e3 * fmean(core_timing.run(target, task.counts, task.device, **how).median for target in targets)
 

@@ -20,7 +20,6 @@ from pytest_flashinfer_perf.extensions.trace_sets.asked import Asked, Way
 from pytest_flashinfer_perf.extensions.trace_sets.benchmark import Runner
 from pytest_flashinfer_perf.extensions.trace_sets.config import BenchmarkConfig, EvaluationConfigError, option
 from pytest_flashinfer_perf.extensions.trace_sets.judge import EvaluationResult, Job
-from pytest_flashinfer_perf.rows.row import Identity, Setup
 from pytest_flashinfer_perf.spec import flags
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ class TraceSetItems(pytest.File):
             for mark in marks:
                 item.add_marker(mark)
             if not stash.measures(item):
-                item.stash[stash.IDENTITY] = Identity(case=distinct)
+                stash.name(item, distinct)
             yield item
 
     def _made(self, found: data.DataSet) -> list[Made]:
@@ -214,7 +213,9 @@ def _described(job: Job, outcome: EvaluationResult, name: str, repeat: str, row:
         refcheck_worst_abs=_finite(correctness.max_absolute_error),
         refcheck_worst_rel=_finite(correctness.max_relative_error),
     )
-    return replace(row, identity=identity, check=check, setup=Setup(seed=job.seed), facts=_facts(job, outcome))
+    return replace(
+        row, identity=identity, check=check, setup=replace(row.setup, seed=job.seed), facts=_facts(job, outcome)
+    )
 
 
 def _facts(job: Job, outcome: EvaluationResult) -> dict[str, Any]:

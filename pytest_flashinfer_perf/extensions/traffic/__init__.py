@@ -13,7 +13,11 @@ from pytest_flashinfer_perf.api import Bound, Option, option
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command, Row
 
-USES = ("apis", "models")  # a call may be of an API, and the calls are summed up as the kernels of a step are
+USES = (
+    "apis",
+    "models",
+    "routines",
+)  # a call may be of an API, and the calls are summed up as the kernels of a step are
 
 SESSION = "flashinfer-perf-traffic"
 

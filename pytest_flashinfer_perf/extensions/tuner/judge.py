@@ -19,7 +19,6 @@ from pytest_flashinfer_perf.extensions.tuner.found import (
     Transfer,
     TunerFinding,
 )
-from pytest_flashinfer_perf.gate.thresholds import number
 
 FINE, FOUND, INCOMPLETE = 0, 1, 2
 OTHERWISE = {
@@ -34,7 +33,7 @@ class TunerLimits:
     """The limits of `[thresholds]` for the tuner's choices; None for no limit."""
 
     max_regret: Annotated[float | None, share] = None
-    max_flips: Annotated[float | None, number] = None
+    max_flips: Annotated[float | None, thresholds.number] = None
 
 
 LIMITS = thresholds.readers(TunerLimits).keys()

@@ -14,7 +14,6 @@ from pytest_flashinfer_perf.api import FlashinferPerfError, fields, file_io, for
 from pytest_flashinfer_perf.extensions.tuner.found import TUNE, CaseFound, LeftOut
 from pytest_flashinfer_perf.extensions.tuner.loop import PLUGIN, SPOILED
 from pytest_flashinfer_perf.extensions.tuner.search import TuneJob
-from pytest_flashinfer_perf.session import case_endings
 
 MOST_PROCESSES = 50
 TO_BLAME = ("tactic", "starts", "replays")  # events after which a process that ends is started again
@@ -91,8 +90,11 @@ def _ended(code: int, log: Path) -> str:
     for reason, of_it in SPOILED.items():
         if code == of_it:
             return reason
-    is_timeout = case_endings.TIMED_OUT in log.read_text(encoding="utf-8", errors="replace")
-    return "it did not end within --perf-timeout" if is_timeout else f"it ended its process with code {code}"
+    return (
+        "it did not end within --perf-timeout"
+        if processes.took_too_long(log)
+        else f"it ended its process with code {code}"
+    )
 
 
 def _failed(case: str, why: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
 __tracebackhide__ = False  # its lines are a backend's
+USES = ("routines",)  # requests of attention and its reference
 CSV = option(
     "--perf-vllm-csv",
     child=Child.NONE,

@@ -11,10 +11,8 @@ from typing import Any
 import torch
 
 from pytest_flashinfer_perf.api import Checking, Measuring, Row, devices, one_case, options
-from pytest_flashinfer_perf.engine import describe as row
 from pytest_flashinfer_perf.extensions.vllm.table import Compared
 from pytest_flashinfer_perf.extensions.vllm.vllm_decode import NVFP4, VllmDecode, to_float8, vllm_decode
-from pytest_flashinfer_perf.rows.row import Stats
 from pytest_flashinfer_perf.spec.case import Case
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions, Shape
@@ -24,7 +22,7 @@ __all__ = ["FP4_DTYPE", "FP8_DTYPE", "benchmark_decode", "to_float8"]
 FP8_DTYPE = torch.float8_e4m3fn
 FP4_DTYPE = torch.uint8
 
-UNMEASURED = Stats(median=math.nan, mean=math.nan, stddev=math.nan, iqr=math.nan, rounds=0)
+UNMEASURED: dict[str, Any] = {"median": math.nan, "mean": math.nan, "stddev": math.nan, "iqr": math.nan, "rounds": 0}
 NAMES = {**{dtype: name for name, dtype in TORCH.items()}, FP4_DTYPE: NVFP4}
 
 
@@ -65,7 +63,7 @@ def benchmark_decode(  # noqa: PLR0913, PLR0917 - the signature is vLLM's
         trtllm = _measured(calls["trtllm"], "trtllm", measuring)
     except CannotRunError as reason:
         warnings.warn(f"benchmark_decode: {reason}", stacklevel=2)
-        trtllm = replace(baseline, params=calls.pop("trtllm").as_dict(), stats=UNMEASURED)
+        trtllm = replace(baseline, params=calls.pop("trtllm").as_dict(), stats=replace(baseline.stats, **UNMEASURED))
     _need_only_what_is_called(calls)
     return Compared(trtllm, baseline).columns()
 
@@ -84,5 +82,5 @@ def _need_only_what_is_called(calls: Mapping[str, VllmDecode]) -> None:
 def _measured(params: VllmDecode, backend: str, measuring: Measuring) -> Row:
     case = Case(vllm_decode, Shape(params), backend)
     result = one_case.run_case(case, measuring, Checking(), devices.find("auto"))
-    stats = row.statistics_of(result.measurement.samples)
+    stats = result.measurement.stats
     return Row(name=case.id, fullname=case.id, identity=case.identity, params=case.json_params, stats=stats)

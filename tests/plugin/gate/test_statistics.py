@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pytest_flashinfer_perf.gate import effects, noise
 from pytest_flashinfer_perf.gate.effects import Effect, Replicates
 from pytest_flashinfer_perf.gate.noise import Noise
+from pytest_flashinfer_perf.rows.scatter import QUIETEST
 
 
 def drawn(sds, processes, seed=1):
@@ -39,12 +40,12 @@ def test_few_cases_are_not_pooled():
 
 
 def test_agreement_beyond_a_clocks_ticks_is_not_believed():
-    assert noise.variance([1.0, 1.0, 1.0]) == noise.QUIETEST**2
+    assert noise.variance([1.0, 1.0, 1.0]) == QUIETEST**2
 
 
 @given(st.lists(st.floats(-10, 10), min_size=2, max_size=20))
 def test_variance_is_that_of_the_statistics_module(values):
-    assert noise.variance(values) == pytest.approx(max(statistics.variance(values), noise.QUIETEST**2), rel=1e-6)
+    assert noise.variance(values) == pytest.approx(max(statistics.variance(values), QUIETEST**2), rel=1e-6)
 
 
 @given(st.lists(st.floats(0, 1), max_size=30), st.floats(0.01, 0.2))
@@ -62,7 +63,7 @@ def replicates(before, after, **said):
 def test_pairs_are_free_of_what_both_sides_share():
     drift = [100.0, 120.0, 90.0, 105.0]
     paired = replicates(drift, [1.02 * x for x in drift], paired=True)
-    assert paired.variance == pytest.approx(noise.QUIETEST**2 / effects.PAIR)
+    assert paired.variance == pytest.approx(QUIETEST**2 / effects.PAIR)
     assert paired.change == pytest.approx(math.log(1.02))
     assert replicates(drift, [1.02 * x for x in drift]).variance > 0.1**2
 

@@ -129,12 +129,28 @@ def test_what_times_a_call_and_what_reads_a_row_need_no_pytest():
     assert [file(name) for name in roots if room(name) in ("engine", "rows") and "pytest" in roots[name]] == []
 
 
-def test_an_extension_says_which_others_it_uses():
+ROUTINES = f"{PACKAGE}.routines"
+OF_ROUTINES = {f"{ROUTINES}.all_routines", f"{ROUTINES}.in_package"}  # for everybody
+
+
+def built_on_routines(modules):
+    """The extensions that import more of the suite's routines than their list."""
+    texts = {name: text for name, text in modules.items() if name.startswith(f"{EXTENSIONS}.")}
+    return {
+        extension(name)
+        for name, text in texts.items()
+        if any(one.startswith(f"{ROUTINES}.") and one not in OF_ROUTINES for one in imported(text))
+    }
+
+
+def test_an_extension_says_what_it_uses_of_others_and_of_the_suite():
     used = {}
     for name, targets in graph(SOURCES).items():
         if name.startswith(f"{EXTENSIONS}."):
             others = {extension(one) for one in targets if one.startswith(f"{EXTENSIONS}.")}
             used.setdefault(extension(name), set()).update(others - {extension(name)})
+    for name in built_on_routines(SOURCES):
+        used[name].add("routines")
     said = {one: set(getattr(importlib.import_module(f"{EXTENSIONS}.{one}"), "USES", ())) for one in used}
     assert used == said
 
@@ -143,47 +159,30 @@ SPEC = f"{PACKAGE}.spec"
 API = f"{PACKAGE}.api"
 # Modules of the core that an extension imports beside what all may: each goes with a seam that takes its place.
 STILL_INTERNAL = {
-    "apis": {"engine.cold", "machine.another_process", "machine.requirements", "plugin"},
+    "apis": {"machine.another_process", "plugin"},
     "bisect": {"gate.confirmation", "gate.judge"},
-    "compat": {"engine.call", "engine.measure", "loading", "plugin.hooks", "rows.parts", "session.benchmark_rows"},
+    "compat": {"engine.call", "engine.measure", "loading"},
     "doctor": {"engine.peaks", "machine.implementations", "machine.nvrtc"},
-    "fuzz": {"loading", "plugin.collection", "settings.project_file", "strategies"},
-    "host": {"engine.observers", "engine.tracebacks", "machine.load"},
+    "host": {"engine.tracebacks", "machine.load"},
     "many": {"machine.another_process", "rows.row", "session.case_endings"},
-    "models": {"gate.student"},
-    "nights": {"gate.document", "gate.markdown", "gate.noise", "gate.read", "gate.series"},
+    "nights": {"gate.document", "gate.markdown", "gate.series"},
     "prebuild": {"machine.another_process", "plugin.options"},
-    "prove": {"gate.judge", "gate.read", "gate.series", "settings.planting"},
-    "ranks": {
-        "engine.observers",
-        "plugin.options",
-        "session.case_endings",
-        "session.time_limit",
-        "settings.settings",
-    },
+    "prove": {"gate.judge", "gate.series", "settings.planting"},
+    "ranks": {"engine.observers", "plugin.options", "session.case_endings", "session.time_limit"},
     "reports": {"gate.fastest", "gate.judge", "gate.markdown", "gate.read", "loading"},
-    "testlists": {"cli", "plugin.items"},
-    "trace_sets": {"engine.cold", "engine.graphs", "rows.row"},
-    "tuner": {
-        "engine.autotune",
-        "engine.repeated",
-        "gate.noise",
-        "gate.thresholds",
-        "machine.patches",
-        "session.case_endings",
-        "session.time_limit",
-    },
-    "vllm": {"engine.describe", "rows.row"},
+    "testlists": {"cli"},
+    "trace_sets": {"engine.graphs"},
+    "tuner": {"engine.autotune", "engine.repeated", "gate.noise", "machine.patches", "session.time_limit"},
 }
 
 
 def internals(modules):
-    """By extension what it imports of the core beside the API, the spec of routines, and routines if it says so."""
+    """By extension what it imports of the core beside what everybody may, and routines, which it says."""
     found = {}
     for name, targets in graph(modules).items():
         if not name.startswith(f"{EXTENSIONS}."):
             continue
-        beyond = {one for one in targets if not one.startswith((EXTENSIONS, SPEC, API, f"{PACKAGE}.routines"))}
+        beyond = {one for one in targets - {PACKAGE} if not one.startswith((EXTENSIONS, SPEC, API, ROUTINES))}
         found.setdefault(extension(name), set()).update(one.removeprefix(f"{PACKAGE}.") for one in beyond)
     return {name: beyond for name, beyond in found.items() if beyond}
 
