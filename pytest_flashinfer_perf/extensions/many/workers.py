@@ -212,25 +212,24 @@ class Worker:
         self._rows_alone = False
         builds.broken.update(self._brief.broken)
 
-    @pytest.hookimpl(wrapper=True)
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection(self) -> Generator[None, object, object]:
         with _usage_errors_sent(self._config):
             return (yield)
 
-    @pytest.hookimpl(specname="pytest_runtestloop", wrapper=True)
-    def pytest_runtestloop_relayed(self) -> Generator[None, object, object]:
-        with _usage_errors_sent(self._config):
-            return (yield)
+    pytest_collection_modifyitems = pytest_collection  # in a worker that extensions join while it collects
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> None:
-        """Before the device is waited for."""
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Before the device is waited for, and time limits have a file for last words."""
         measured = [item for item in session.items if stash.measures(item)]
         others = (item for item in session.items if item not in measured)
         self._rows_alone = not any("benchmark" in getattr(item, "fixturenames", ()) for item in others)
-        if measured:
-            refuse(self._config, self._brief)
-            self._write_last_words()
+        with _usage_errors_sent(self._config):
+            if measured:
+                refuse(self._config, self._brief)
+                self._write_last_words()
+            return (yield)
 
     def _write_last_words(self) -> None:
         if self._brief.words is not None:
