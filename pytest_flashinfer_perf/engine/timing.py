@@ -34,7 +34,6 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.machine.load import Contention
 from pytest_flashinfer_perf.machine.provenance import Telemetry
 from pytest_flashinfer_perf.rows import scatter
-from pytest_flashinfer_perf.rows.parts import Parts
 from pytest_flashinfer_perf.settings.settings import Measuring
 
 FEW_LAUNCHES, GAPS = 10, 1.5
@@ -52,7 +51,7 @@ class Observations:
     telemetry: Telemetry = field(default_factory=Telemetry)
     notes: tuple[str, ...] = ()
     traced: Mapping[str, Any] = field(default_factory=dict)
-    parts: Parts = field(default_factory=Parts)
+    parts: Mapping[str, Any] = field(default_factory=dict)
     roof: OwnRoof | None = None  # None for the device's
 
 

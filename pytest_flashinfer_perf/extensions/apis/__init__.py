@@ -62,7 +62,7 @@ def pytest_perf_paths(config: pytest.Config) -> Sequence[Path]:
 def pytest_perf_line(words: Sequence[str]) -> FlagLine | None:
     if not any(word.partition("=")[0] == "--api" for word in words):
         return None
-    from pytest_flashinfer_perf.extensions.apis import lines
+    from pytest_flashinfer_perf.extensions.apis import lines  # and with it the flag that names an API
     from pytest_flashinfer_perf.extensions.apis.known import api_named
     from pytest_flashinfer_perf.spec import case as cases
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from pytest_flashinfer_perf.extensions.apis.routine import ApiRoutine
 from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec.case import Case, FlagLine, MissingCaseError
 from pytest_flashinfer_perf.spec.params import ParamError, fields_of
-from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
 
 class ApiLine(FlagLine):
@@ -18,6 +18,6 @@ class ApiLine(FlagLine):
             raise MissingCaseError(str(error)) from None
 
 
-def parse(api: AnyRoutine, words: list[str]) -> FlagLine:
+def parse(api: ApiRoutine, words: list[str]) -> FlagLine:
     spellings = {spelling for field in fields_of(api.params) for spelling in field.spellings}
     return ApiLine(*cases.parse_of(api, words, spellings))

@@ -33,6 +33,7 @@ from pytest_flashinfer_perf.api import (
     formatting,
 )
 from pytest_flashinfer_perf.api import timing as core_timing
+from pytest_flashinfer_perf.rows.parts import Parts
 
 FOLDER = "FLASHINFER_PERF_PROGRAM"
 HOW, CALLS, OUTPUT = "how", "calls", "output"  # files of the folder
@@ -55,8 +56,9 @@ class ProgramCall:
     failure: str = ""
 
     def measured(self, timing: core_timing.Timing, device: Device, checking: Checking) -> Measurement:
+        parts = Parts.from_json(timing.seen.parts, f"line {self.line}")  # which are JSON as they came
         return Measurement(
-            timing=timing,
+            timing=replace(timing, seen=replace(timing.seen, parts=parts)),
             device=device,
             flops_dtype=self.flops_dtype,
             checking=checking,

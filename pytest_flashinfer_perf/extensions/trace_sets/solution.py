@@ -208,8 +208,7 @@ def _possible(timing: core_timing.Timing | None, waited: float, task: Task) -> c
     if total > waited:
         sentence = f"timed calls of {formatting.duration(total)} when all of it took {formatting.duration(waited)}"
         raise ImpossibleTimeError(f"impossible time: {sentence}")
-    nothing = core_timing.Observations()
-    return replace(timing, seen=replace(timing.seen, traced=nothing.traced, parts=nothing.parts))  # none of a solution
+    return replace(timing, seen=replace(timing.seen, traced={}, parts={}))  # of which a solution says nothing
 
 
 def _ended(error: EndedError, task: Task) -> SolutionError:

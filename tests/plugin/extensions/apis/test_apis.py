@@ -254,3 +254,9 @@ def test_letters_of_ids_tell_axes_apart():
 )
 def test_apis_are_looked_for_where_options_ask_for_one(words, found, pytester):
     assert [Path(path).name for path in pytester.parseconfigure(*words).args] == found
+
+
+def test_a_process_that_has_met_no_api_yet_measures_one_that_a_line_names(session):
+    pytest.importorskip("flashinfer")
+    asked = "--perf-case=--api flashinfer.norm.rmsnorm --batch_size 4 --hidden_size 64 --backends torch"
+    assert session(asked, process=True).outcomes["passed"] == 1

@@ -150,8 +150,8 @@ def _experts(x):
 @pytest.mark.parametrize(
     ("name", "error", "sentence"),
     [
-        ("doubled_wrongly", WrongAnswerError, ""),
-        ("half_written", WrongAnswerError, ""),
+        ("doubled_wrongly", WrongAnswerError, None),
+        ("half_written", WrongAnswerError, None),
         ("unwritten", WrongAnswerError, "output y: the call returns it as it was allocated"),
         ("refused", CannotRunError, r"planted_apis\.refused refuses: NotImplementedError: no kernel for this GPU"),
         ("without_a_kernel", CannotRunError, r"'NoneType' object is not callable \(not installed: .*no-such-package\)"),
