@@ -12,7 +12,7 @@ import os
 import pkgutil
 import re
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
@@ -96,13 +96,8 @@ def joined(answers: Sequence[Iterable[T]]) -> Iterator[T]:
 # Whether a session asks for them.
 
 
-def is_asked(config: pytest.Config, own: Collection[str]) -> bool:
-    """Whether its command line or its settings speak of this plugin, or it is one that explains itself.
-
-    A worker of xdist has its controller's values: of `own` options, and of others if extensions are loaded there.
-    """
-    if any(name.startswith("perf_") and name not in own for name in vars(config.option)):
-        return True
+def is_asked(config: pytest.Config) -> bool:
+    """Whether its command line, which workers of xdist have too, or its settings speak of us or want an explanation."""
     words = [*config.invocation_params.args, *shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *_of_ini(config)]
     return any(OURS in word or word in HELPING for word in map(str, words)) or any(map(_may_be_data, words))
 

@@ -8,7 +8,6 @@ configured, if an option or an argument asks for them, and else when the first t
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,9 +32,8 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     config: Any = pluginmanager.get_plugin("pytestconfig")
-    is_asked = loading.is_asked(config, {one.dest for one in options.ALL})
     options.add_own(parser)
-    if is_asked:
+    if loading.is_asked(config):
         loading.register(pluginmanager)
         options.add(parser, loading.options(pluginmanager))
     pluginmanager.register(Beginning(), "flashinfer-perf-beginning")
@@ -112,11 +110,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         raise pytest.UsageError(f"--benchmark-json: {error}") from error
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> None:
-    """Before a test is imported that may use a marker of an extension."""
-    if not loading.is_done(parent.config.pluginmanager) and loading.speaks_of_us(module_path):
-        loading.join_late(parent.config)
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Before a test file is imported that may use a marker of an extension; files beside it are not looked at."""
+    is_late = isinstance(collector, pytest.Module) and not loading.is_done(collector.config.pluginmanager)
+    if is_late and loading.speaks_of_us(collector.path):
+        loading.join_late(collector.config)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
