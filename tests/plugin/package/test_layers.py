@@ -218,6 +218,11 @@ def test_the_root_has_few_names_and_the_page_lists_each():
     assert rooms | {"extensions"} == set(HEIGHT), f"{PAGE} lists {sorted(HEIGHT)}"
 
 
+def test_the_page_has_a_line_for_each_extension():
+    folders = {path.parent.name for path in (ROOT / PACKAGE / "extensions").glob("*/__init__.py")}
+    assert folders <= set(re.findall(r"^\| `(\w+)/` \|", (ROOT / PAGE).read_text(), re.MULTILINE))
+
+
 # A module's package where it has another name; pytest_flashinfer_perf.cli and others are what is measured here.
 DISTRIBUTIONS = {"cuda": "cuda-core", "cupti": "cupti-python", "flashinfer": "flashinfer-python", "yaml": "pyyaml"}
 DISTRIBUTIONS |= {"pynvml": "nvidia-ml-py", "vl_convert": "vl-convert-python", "xdist": "pytest-xdist"}
