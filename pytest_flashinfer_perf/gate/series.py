@@ -83,7 +83,8 @@ def compared_by(rows: Sequence[Row], domain: str) -> list[float]:
 
 def deviation(rows: Sequence[Row], domain: str) -> float:
     """The standard deviation between these processes, of logarithms of what is compared in this domain."""
-    return math.sqrt(noise.variance(list(map(math.log, compared_by(rows, domain)))))
+    known = compared_by(rows, domain) or compared_by(rows, Domain.TIME)  # some of these rows may lack the former
+    return math.sqrt(noise.variance(list(map(math.log, known))))
 
 
 def at_most(share: float, trials: int) -> float:

@@ -6,6 +6,7 @@ A feature is an option of the core, or an extension. The options are those that 
 import functools
 import itertools
 import json
+import os
 import shlex
 
 import pytest
@@ -115,6 +116,9 @@ def test_each_option_has_a_sample():
     assert [name for name, sample in SAMPLES.items() if name not in sample] == []
 
 
+HOURLY = pytest.mark.skipif("PERF_ALL_PAIRS" not in os.environ, reason="takes an hour: PERF_ALL_PAIRS=1 asks for it")
+
+
 @pytest.fixture
 def session_of(pytester, scripted_times):  # noqa: ARG001
     """The exit code of a session with the samples of these options, and what it printed."""
@@ -148,6 +152,7 @@ def fault(session_of, pair, in_ini):
 
 
 @pytest.mark.more
+@HOURLY
 @pytest.mark.timeout(600)
 def test_an_option_by_itself_ends_well(session_of):
     ended = {name: session_of(name) for name in SAMPLES}
@@ -155,6 +160,7 @@ def test_an_option_by_itself_ends_well(session_of):
 
 
 @pytest.mark.more
+@HOURLY
 @pytest.mark.timeout(6000)
 def test_two_options_end_as_one_of_them_or_with_a_sentence(session_of):
     """In turns the first and the second one is in an ini file."""

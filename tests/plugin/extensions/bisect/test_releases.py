@@ -158,7 +158,7 @@ def test_what_a_release_requires_is_installed_with_it_and_the_rest_is_named(tmp_
     program = "import flashinfer, kernels, kernels.of_13, dsl; print(kernels.A, kernels.of_13.B, dsl.C)"
     install = places.installer([sys.executable], wheels)
     where = Installed(tmp_path, (sys.executable, "-m", "pytest"), install, {"1.0": made}).prepared("head", "1.0")
-    places.logged(where.program(program), tmp_path / "log")
+    processes.logged(where.program(program), tmp_path / "log")
     assert (tmp_path / "log").read_text() == "1 2 3\n"
     told = capsys.readouterr().err
     assert told.startswith(
