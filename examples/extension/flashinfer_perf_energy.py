@@ -35,7 +35,7 @@ class Energy:
 
 
 def pytest_perf_options() -> Mapping[str, Sequence[api.Option]]:
-    return {"how cases are timed": (WATTS,)}
+    return {api.options.TIMING: (WATTS,)}
 
 
 # A field of each row, and a line below the table.

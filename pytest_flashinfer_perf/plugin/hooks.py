@@ -51,7 +51,6 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
         config.pluginmanager.register(results.ResultFiles(config, board), "flashinfer-perf-result-files")
         if config.pluginmanager.hasplugin("benchmark") and results.writes(config):
             config.pluginmanager.register(benchmark_rows.MachineFacts(config), benchmark_rows.MACHINE)
-    if not config.option.collectonly:
         results.verify(config, settings)
     if config.getoption("perf_gate") is not None or config.getoption("perf_save_baseline"):
         from pytest_flashinfer_perf.plugin import gate

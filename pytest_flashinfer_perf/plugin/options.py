@@ -69,8 +69,8 @@ QUESTIONS = {
     TIMING: _of_settings(TIMING),
     CHECKING: _of_settings(CHECKING),
     "whether it got slower": GATE,
-    "long runs, many GPUs and many hosts": LONG_RUNS,
-    "files that are read and written": FILES,
+    opt.LONG_RUNS: LONG_RUNS,
+    opt.FILES: FILES,
 }
 
 ALL = (*(one for table in QUESTIONS.values() for one in table), *HIDDEN)

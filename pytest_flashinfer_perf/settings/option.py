@@ -89,7 +89,10 @@ def option(  # noqa: PLR0913 - one argument per property of an option
 # A setting is a field of a dataclass that has the value of an option: declared there, and nowhere else.
 
 OPTION, QUESTION, BOUND = "option", "question", "bound"  # in the metadata of a field
+
+# The questions that options answer, which are their groups in `pytest --help`.
 CASES, TIMING, CHECKING = "which cases run", "how cases are timed", "whether answers are right"
+LONG_RUNS, FILES = "long runs, many GPUs and many hosts", "files that are read and written"
 
 
 def setting(question: str, name: str, **declared: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.api import Option, option
+from pytest_flashinfer_perf.api import Option, option, options
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command
@@ -27,7 +27,7 @@ MARKER = "perf_apis"
 
 
 def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
-    return {"which cases run": (ALL,)}
+    return {options.CASES: (ALL,)}
 
 
 def pytest_perf_markers() -> Sequence[str]:

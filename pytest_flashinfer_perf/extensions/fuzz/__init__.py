@@ -28,8 +28,7 @@ OPTIONS = (
     option(
         "--perf-fuzz-flags",
         metavar="FLAGS",
-        action="append",
-        default=[],
+        **options.REPEATABLE,
         help="Restrict the shapes that are searched to those with these flags. Repeat it for alternatives.",
     ),
     option(
@@ -48,7 +47,7 @@ OPTIONS = (
 
 
 def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
-    return {"whether answers are right": OPTIONS}
+    return {options.CHECKING: OPTIONS}
 
 
 @pytest.hookimpl(specname="pytest_configure", tryfirst=True)

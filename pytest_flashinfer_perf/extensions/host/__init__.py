@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 
-from pytest_flashinfer_perf.api import Option, option
+from pytest_flashinfer_perf.api import Option, option, options
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Quantity, Row, Run
@@ -25,7 +25,7 @@ SHOWN = option(
 
 
 def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
-    return {"how cases are timed": (SHOWN,)}
+    return {options.TIMING: (SHOWN,)}
 
 
 def pytest_perf_observers() -> tuple[HostObserver, ...]:

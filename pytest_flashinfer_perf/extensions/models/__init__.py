@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.api import Option, option
+from pytest_flashinfer_perf.api import Option, option, options
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command, Run, verdict
@@ -36,7 +36,7 @@ OPTIONS = (MODEL, STEP, PLAN)
 
 
 def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
-    return {"which cases run": OPTIONS}
+    return {options.CASES: OPTIONS}
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.api import Child, Option, option
+from pytest_flashinfer_perf.api import Child, Option, option, options
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command
@@ -21,7 +21,7 @@ PREBUILD = option(
 
 
 def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
-    return {"long runs, many GPUs and many hosts": (PREBUILD,)}
+    return {options.LONG_RUNS: (PREBUILD,)}
 
 
 @pytest.hookimpl(tryfirst=True)

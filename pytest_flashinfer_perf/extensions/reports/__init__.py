@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.api import Child, Option, option
+from pytest_flashinfer_perf.api import Child, Option, option, options
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command
@@ -32,7 +32,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 
 def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
-    return {"files that are read and written": (HTML,)}
+    return {options.FILES: (HTML,)}
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.api import Child, Option, option
+from pytest_flashinfer_perf.api import Child, Option, option, options
 
 OPTIONS = (
     option(
@@ -20,7 +20,7 @@ OPTIONS = (
 
 
 def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
-    return {"long runs, many GPUs and many hosts": OPTIONS}
+    return {options.LONG_RUNS: OPTIONS}
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.api import Child, Option, option
+from pytest_flashinfer_perf.api import Child, Option, option, options
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command
@@ -43,7 +43,7 @@ OPTIONS = (
 
 
 def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
-    return {"long runs, many GPUs and many hosts": OPTIONS}
+    return {options.LONG_RUNS: OPTIONS}
 
 
 def pytest_configure(config: pytest.Config) -> None:

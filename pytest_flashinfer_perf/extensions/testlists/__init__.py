@@ -30,8 +30,7 @@ TESTLIST = option(
     reads=True,
     metavar="FILE",
     type=file,
-    action="append",
-    default=[],
+    **options.REPEATABLE,
     help="Run each line of this file, written in the flags of flashinfer_benchmark.py (repeatable).",
 )
 FLAGS = option(
@@ -51,7 +50,7 @@ CSV = option(
 
 
 def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
-    return {options.CASES: (TESTLIST, FLAGS), "files that are read and written": (CSV,)}
+    return {options.CASES: (TESTLIST, FLAGS), options.FILES: (CSV,)}
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:

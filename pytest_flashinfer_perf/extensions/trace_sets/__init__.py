@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf.api import Child, Option, option
+from pytest_flashinfer_perf.api import Child, Option, option, options
 
 if TYPE_CHECKING:
     from flashinfer_bench.data import TraceSet
@@ -51,8 +51,7 @@ OPTIONS = (
         "--perf-trace-set",
         child=Child.OWN,
         metavar="PATH",
-        action="append",
-        default=[],
+        **options.REPEATABLE,
         help="Evaluate the solutions of this data set (repeatable). Naming it as an argument of pytest does the same.",
     ),
     option(
@@ -72,8 +71,7 @@ OPTIONS = (
         "--perf-trace-option",
         child=Child.OWN,
         metavar="NAME=VALUE",
-        action="append",
-        default=[],
+        **options.REPEATABLE,
         help="One field of such a file, which wins over the file (repeatable).",
     ),
     option(

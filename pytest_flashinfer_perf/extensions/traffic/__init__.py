@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.api import Bound, Option, option
+from pytest_flashinfer_perf.api import Bound, Option, option, options
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command, Row
 
-USES = (
-    "apis",
-    "models",
-    "routines",
-)  # a call may be of an API, and the calls are summed up as the kernels of a step are
+USES = ("apis", "models", "routines")  # calls may be of an API, and are summed up as the kernels of a step are
 
 SESSION = "flashinfer-perf-traffic"
 
@@ -37,7 +33,7 @@ COVER = option(
 
 
 def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
-    return {"which cases run": (COVER,)}
+    return {options.CASES: (COVER,)}
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:

@@ -26,7 +26,7 @@ OPTIONS = (
 
 
 def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
-    return {"how cases are timed": OPTIONS}
+    return {options.TIMING: OPTIONS}
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -29,7 +29,7 @@ NOTHING = f"{CSV.name}: nothing written, no case of vllm_decode was measured as 
 
 
 def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
-    return {"files that are read and written": (CSV,)}
+    return {options.FILES: (CSV,)}
 
 
 def pytest_perf_routines() -> Iterable[AnyRoutine]:
