@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,13 +54,18 @@ def tests() -> Path:
     return cases.root() / "tests" / "api"
 
 
+def names_api(words: Iterable[str]) -> bool:
+    """Whether these words of a line are of an API, and not of a routine."""
+    return any(word.partition("=")[0] == "--api" for word in words)
+
+
 def pytest_perf_paths(config: pytest.Config) -> Sequence[Path]:
-    in_case = any("--api" in line.replace("=", " ").split() for line in config.getoption("perf_case"))
+    in_case = any(names_api(line.split()) for line in config.getoption("perf_case"))
     return [tests()] if in_case or config.getoption(ALL.dest) else []
 
 
 def pytest_perf_line(words: Sequence[str]) -> FlagLine | None:
-    if not any(word.partition("=")[0] == "--api" for word in words):
+    if not names_api(words):
         return None
     from pytest_flashinfer_perf.extensions.apis import lines  # and with it the flag that names an API
     from pytest_flashinfer_perf.extensions.apis.known import api_named

@@ -110,7 +110,9 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[
 
 
 def pytest_perf_line(words: Sequence[str], routines: Mapping[str, AnyRoutine]) -> FlagLine | None:
-    if any(word.partition("=")[0] == "--api" for word in words):
+    from pytest_flashinfer_perf.extensions import apis
+
+    if apis.names_api(words):
         return None
     from pytest_flashinfer_perf.extensions.testlists import script_lines
 
