@@ -182,7 +182,7 @@ class Perf:
             first, *_ = str(self._failed).splitlines() or [type(self._failed).__name__]
             pytest.fail(f"{SWALLOWED}: {first}", pytrace=False)
 
-    def elsewhere(self, run: Callable[[], CaseReport], repeat: str = "") -> None:
+    def measured_by_others(self, run: Callable[[], CaseReport], repeat: str = "") -> None:
         """Record what other processes measured or checked: `run` waits for them, and fails or skips where they did."""
         if stash.case_of(self._node) is None:
             self._node.stash[IDENTITY] = self._identity
@@ -206,7 +206,7 @@ class Perf:
             made = replace(described(self._own_row(measured, None)), params=params)
             return CaseReport(row=made, roofs=_roofs(measured))
 
-        self.elsewhere(run, repeat)
+        self.measured_by_others(run, repeat)
 
     @property
     def _identity(self) -> Identity:

@@ -157,12 +157,12 @@ def measured(config: pytest.Config, tests: Sequence[str], folder: Path) -> Run:
     folder.mkdir()
     here, start = config.invocation_params, (sys.executable, "-m", "pytest")
     again = Environment("this session", (*start, *here.args), here.dir, {CONFIRMS: "1"})
-    elsewhere = [f"--benchmark-storage=file://{folder}"]  # it overwrites no file of this session
+    files_of_its_own = [f"--benchmark-storage=file://{folder}"]  # it overwrites no file of this session
     if config.pluginmanager.hasplugin("cacheprovider"):
-        elsewhere.append(f"--override-ini=cache_dir={folder}")
+        files_of_its_own.append(f"--override-ini=cache_dir={folder}")
     if config.getoption("xmlpath", None):
-        elsewhere.append(f"--junitxml={folder / 'junit.xml'}")
-    done = processes.ran(again, elsewhere, folder / "run", tests)
+        files_of_its_own.append(f"--junitxml={folder / 'junit.xml'}")
+    done = processes.ran(again, files_of_its_own, folder / "run", tests)
     if done.code not in (processes.PASSED, processes.TESTS_FAILED):
         raise RunError(f"not measured again, its process exited with code {done.code}: {processes.end(done.log, 1)}")
     return done.run

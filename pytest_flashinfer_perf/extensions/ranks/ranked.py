@@ -70,7 +70,7 @@ def run(item: pytest.Function) -> None:
     """Run it in its ranks, and fail, skip or record it as they say."""
     perf = item.funcargs["perf"]
     assert isinstance(perf, Perf)
-    perf.elsewhere(partial(_measured, item))
+    perf.measured_by_others(partial(_measured, item))
 
 
 def _measured(item: pytest.Function) -> reports.CaseReport:
