@@ -12,12 +12,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
@@ -151,9 +153,31 @@ class ChildProcess:
             return 0
         with suppress(subprocess.TimeoutExpired):
             process.wait(patience)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        return process.wait()
+        return end_group(process)
+
+
+def end_group(process: subprocess.Popen[bytes]) -> int:
+    """End all processes of the group that it leads, and return its exit status when none of them is left.
+
+    Those that it has started are not this process's to wait for, and take their time: a driver cleans up for them.
+    """
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    status = process.wait()
+    until = time.monotonic() + END_SECONDS
+    while _is_left(process.pid) and time.monotonic() < until:
+        time.sleep(0.01)
+    return status
+
+
+def _is_left(group: int) -> bool:
+    """Whether a process of this group has not ended. One that has, and that nobody has waited for, is still listed."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, of_group, *_ = stat.read_bytes().rpartition(b")")[2].split()
+            if int(of_group) == group and state not in (b"Z", b"X"):
+                return True
+    return False
 
 
 def cause(status: int) -> str:

@@ -10,7 +10,6 @@ import functools
 import json
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import threading
@@ -153,8 +152,7 @@ def ran(path: Path, how: Instructions, folder: Path, seconds: float) -> list[Pro
             status = _status(process, folder / CALLS, seconds)
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                child_process.end_group(process)
     if status:
         told = formatting.last_lines((folder / OUTPUT).read_text(errors="replace"), LINES)
         raise ProgramError(f"{path} ended with {child_process.cause(status)}:\n{told}")

@@ -11,20 +11,18 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.api import Device, reports, setup, stash
+from pytest_flashinfer_perf.api import Device, child_process, reports, setup, stash
 from pytest_flashinfer_perf.extensions.ranks import asked
 from pytest_flashinfer_perf.plugin.options import of_all
 from pytest_flashinfer_perf.session import case_endings
@@ -69,9 +67,7 @@ class _Member:
 
     def end(self) -> None:
         """End it and all that it has started, at once."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        child_process.end_group(self.process)
         os.close(self.handle)
 
 
