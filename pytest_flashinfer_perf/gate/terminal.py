@@ -29,11 +29,11 @@ def lines(judgement: Judgement) -> Iterator[str]:
     yield ""
     for one in judgement.sums:
         yield from () if one.leads else wrapped(one.line)
-    yield from wrapped(words.headline(judgement))
     command = words.command(judgement)
     if command:
         yield "to decide what is AMBIGUOUS, measure both versions in turns:"
         yield f"  {command}"
+    yield from wrapped(words.headline(judgement))
 
 
 def _cases(of_verdict: Sequence[Judged]) -> Iterator[str]:

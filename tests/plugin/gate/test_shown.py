@@ -15,7 +15,7 @@ from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.gate import document, markdown, match, terminal, words
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
-from pytest_flashinfer_perf.gate.verdict import Rules
+from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, Rules
 from pytest_flashinfer_perf.gate.words import PYTHONS
 
 NEW_KERNEL = {"kernels": ["fmha_v3", "_Z" + "long" * 90 + "E0"]}
@@ -98,9 +98,11 @@ def test_what_would_decide_ambiguous_cases_is_a_command(files, capsys):
     both = [row(f"decode/{name}-fa3", us=100, placements=placements(1e-4, sd=0.3)) for name in "abcd"]
     saved(files / "few.json", *both[:3])
     saved(files / "many.json", *both)
-    compare("--base", "few.json", "--head", "many.json", "--markdown", "few.md")
+    assert compare("--base", "few.json", "--head", "many.json", "--markdown", "few.md") == COULD_NOT_JUDGE
     named = " ".join(f"'tests/test_decode.py::test_decode[{name}-fa3]'" for name in "abc")
-    assert f"\n  {PYTHONS} {named}\n" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    last = "0 of 3 judged, 3 AMBIGUOUS, 1 NEW: no case could be judged, which is no pass"
+    assert shown.endswith(f"\n  {PYTHONS} {named}\n{last}\n")
     assert f"\n    {PYTHONS} {named}\n" in (files / "few.md").read_text()
     saved(files / "again.json", *both, when="2026-11-20T13:00:00+00:00")
     compare("--base", "many.json", "--head", "again.json")
