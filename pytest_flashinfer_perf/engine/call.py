@@ -21,7 +21,7 @@ from pytest_flashinfer_perf.settings.option import is_finite
 from pytest_flashinfer_perf.spec import dtypes
 from pytest_flashinfer_perf.spec.nested import tensors
 
-Reference = Outputs | Callable[[], Outputs]
+Reference = Outputs | Callable[..., Outputs]
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,25 @@ class CallSpec:
             return Expected(())
         if not callable(self.reference):
             return Expected(_apart(_tensors("reference must be", self.reference), target))
-        answer = partial(_answer, self.reference, target)
+        answer = partial(_answer, self._answering(self.reference), target)
         changes = verification.changes_of_inputs((target.args, dict(target.kwargs)), target.outputs)
         return Expected(answer(), again=partial(_again, answer), changes=tuple(changes))
+
+    def _answering(self, reference: Callable[..., Outputs]) -> Callable[[], Outputs]:
+        """Give the reference the call's arguments, if it has a parameter without a default: a closure has none."""
+        given = partial(reference, *self.args, **self.kwargs)
+        try:
+            signature = inspect.signature(reference)
+        except ValueError:  # torch's own functions have none to read, and all want arguments
+            return given
+        if all(p.default is not p.empty or p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
+            return reference
+        try:
+            signature.bind(*self.args, **self.kwargs)
+        except TypeError as error:
+            why = f"reference takes {signature}, and the call has other arguments: {error}"
+            raise TypeError(f"{why}; write it as reference=lambda: ...") from None
+        return given
 
 
 def _verify_work(**declared: float | None) -> None:

@@ -202,6 +202,18 @@ def test_a_call_in_place_is_followed_by_a_reference_that_is_asked_again_and_by_n
     assert seen(torch.neg_, torch.ones(8), reference=-torch.ones(8)).verdict.notes == (verification.FIRST_ONLY,)
 
 
+def test_a_reference_with_parameters_is_given_the_arguments_of_the_call():
+    x, y = drawn(8), drawn(8)
+    for reference in (torch.add, lambda x, y: x + y, lambda *both: sum(both), lambda x, y, scale=1: x + scale * y):
+        assert seen(torch.add, x, y, reference=reference).verdict.faults == ()
+    for reference in (lambda x, *, dim: x.softmax(dim), lambda scale=1: x.softmax(0) * scale):
+        assert seen(torch.softmax, x, kwargs={"dim": 0}, reference=reference).verdict.faults == ()
+    with pytest.raises(TypeError, match=r"^reference takes \(x\), and the call has other arguments: "):
+        seen(torch.add, x, y, reference=lambda x: x)
+    with pytest.raises(WrongAnswerError, match=CHANGED):
+        seen(functools.partial(remembering, known={}), X, reference=torch.neg)
+
+
 def test_a_reference_is_not_what_the_call_itself_writes():
     x, out = drawn(8), torch.ones(8)
     for wrong in (x, lambda: x):
