@@ -4,7 +4,6 @@ how="--import-mode=importlib --perf-no-multicast"
 pytest benchmarks/ranks_kernels.py $how -k 'alone or one_shot or copy' --benchmark-json=RUN.json
 pytest benchmarks/ranks_kernels.py $how -k ends --perf-timeout=20
 pytest benchmarks/ranks_cases.txt --perf-no-multicast --benchmark-json=CASES.json
-python benchmarks/ranks_table.py RUN.json CASES.json
 """
 
 import os

@@ -3,7 +3,6 @@
 import math
 import random
 
-import host_evidence
 import pytest
 from made import document, row, run, saved
 
@@ -186,20 +185,3 @@ def test_history_finds_when_the_host_became_slower(tmp_path, capsys):
     config = f"--perf-config={tmp_path / 'flashinfer-perf.toml'}"
     assert cli.main(["history", str(tmp_path / "runs"), config]) == 0
     assert "2026-11-07 12:00: +30.00 % in host" in capsys.readouterr().out
-
-
-def test_the_evidence_says_what_was_found_and_what_the_pass_took(tmp_path, capsys, monkeypatch):
-    def processes(name, *times):
-        for n, us in enumerate(times):
-            seen = row(host={**host(us, 2 * us), "pass_s": 0.1}, case_s=1.1 + n * 1e-6)
-            saved(tmp_path / name / f"{n}.json", seen, when=f"2026-11-0{n + 1}T12:00:00+00:00")
-
-    processes("plain", 50.0, 50.5, 49.5)
-    processes("planted", 70.0, 70.5)
-    monkeypatch.setattr("sys.argv", ["host_evidence.py", str(tmp_path / "plain"), str(tmp_path / "planted")])
-    host_evidence.main()
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[0] == "identical code: of 6 verdicts 6 AMBIGUOUS; 0 of 6 comparisons exit 1"
-    assert shown[1] == "planted: of 6 verdicts 6 SLOWER; 6 of 6 comparisons exit 1"
-    assert shown[2] == "the pass takes 0.100 s a case, 10.0 % of the rest"
-    assert shown[-1].endswith("| 50.0 us | 1.00 % | 1.00 % | 100.0 us | 1.00 % | 1.00 % | 70.2 us | 0 of 6 | 6 of 6 |")
