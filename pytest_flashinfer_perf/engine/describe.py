@@ -133,6 +133,7 @@ def _provenance(timing: Timing) -> Provenance:
         rotations=timing.rotations,
         cuda_graph=timing.cuda_graph,
         host_bound=timing.host_bound,
+        cpu_threads=timing.cpu_threads,
         warmups=timing.warmups,
         stopped=timing.stopped,
         placements=tuple(

@@ -146,9 +146,10 @@ def measure_call(  # noqa: PLR0913 - one argument per part of a measurement
     where = devices.find(_device_of(target) or device or "auto")
 
     # The answer to expect, then the check, the time, and the check of a timed call.
-    expected = Expected(()) if checking.off else call.expected(target)
     graph = uses_graph(measuring, where, by_default=False)
-    measured = measure_target(target, expected, measuring, checking, where, cuda_graph=graph, time_calls=time_calls)
+    with where.threads(measuring.cpu_threads):
+        expected = Expected(()) if checking.off else call.expected(target)
+        measured = measure_target(target, expected, measuring, checking, where, cuda_graph=graph, time_calls=time_calls)
     return replace(measured, flops=call.flops, bytes=call.bytes, flops_dtype=computed_in)
 
 

@@ -111,7 +111,8 @@ def run_case(  # noqa: PLR0913 - one argument per part of a measurement
     if device.is_gpu:
         garbage.freeze_imports()
     try:
-        return _measured(case, measuring, checking, device, time_calls)
+        with device.threads(measuring.cpu_threads):
+            return _measured(case, measuring, checking, device, time_calls)
     except CompileError:
         raise
     except (RuntimeError, MemoryError) as error:

@@ -71,6 +71,7 @@ class Timing:
     seen: Observations = field(default_factory=Observations)
     placements: tuple[PlacedSamples, ...] = ()
     contention: Contention | None = None  # by the host's clock
+    cpu_threads: int | None = None  # on a CPU
 
     @property
     def median(self) -> float:
@@ -242,6 +243,7 @@ def run(  # noqa: PLR0913 - one argument per part of a measurement
         seen=seen,
         placements=timed,
         contention=contention,
+        cpu_threads=None if device.is_gpu else torch.get_num_threads(),
     )
 
 

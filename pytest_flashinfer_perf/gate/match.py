@@ -52,6 +52,7 @@ class Reason(str, Enum):
     COLD_L2 = "cold-l2"
     CUDA_GRAPH = "cuda-graph"
     RANKS = "ranks"
+    THREADS = "threads"
     SEED = "seed"
     REQUIREMENTS = "requirements"
     LIBRARY = "library"
@@ -250,6 +251,12 @@ FACETS = (
         Reason.RANKS,
         lambda _, row: ", ".join(row.conditions) or None,
         "another number of processes, another transport, or times that contain how late a process came",
+    ),
+    Facet(
+        Reason.THREADS,
+        lambda _, row: row.provenance.cpu_threads,
+        "another number of torch's threads on the CPU",
+        none_is_unknown=True,
     ),
     Facet(Reason.SEED, lambda _, row: row.setup.seed, "other inputs"),
     Facet(

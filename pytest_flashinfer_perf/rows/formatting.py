@@ -82,7 +82,8 @@ def cold_l2(row: Row) -> str:
 def provenance(row: Row) -> str:
     """What was measured where and how: only rows that agree in it stand side by side."""
     identity, how = row.identity, row.provenance
-    ways = [how.instrument, cold_l2(row), *(["CUDA graph"] if how.cuda_graph else [])]
+    several = [f"{how.cpu_threads} threads"] if (how.cpu_threads or 1) > 1 else []
+    ways = [how.instrument, *several, cold_l2(row), *(["CUDA graph"] if how.cuda_graph else [])]
     roof = f"roof {row.throughput.peaks}" if row.throughput.peaks else "roof not measured"
     fallback = " (fallback)" if how.fallback else ""
     where = f"{identity.device} {identity.device_name}"

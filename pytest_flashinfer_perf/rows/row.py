@@ -117,6 +117,7 @@ class Provenance:
     host_bound: Annotated[
         bool | None, "whether kernels wait for their launches, so that it is the host's time; `null` without CUPTI"
     ] = None
+    cpu_threads: Annotated[int | None, "torch's threads, as `--perf-cpu-threads` asks for; `null` on a GPU"] = None
     warmups: Annotated[int | None, "untimed calls before the timed ones"] = None
     stopped: Annotated[
         str | None,

@@ -81,6 +81,14 @@ class Measuring:
         type=whole(0),
         help="Make exactly N untimed calls of each case first. Default: up to 2 for each set of buffers.",
     )
+    cpu_threads: int = setting(
+        TIMING,
+        "--perf-cpu-threads",
+        metavar="N",
+        type=whole(1),
+        default=1,
+        help="Let torch use N threads where calls are measured on the CPU. Default: %(default)s.",
+    )
     max_time: float = bounded(SECONDS, 1.0)
     peaks: PeaksChoice = setting(
         TIMING,

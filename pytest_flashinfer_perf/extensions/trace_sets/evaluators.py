@@ -157,7 +157,8 @@ def latency_ms(task: Task, drawn: Sequence[Given]) -> float:
         return 0.0
     targets = (_called_with_copies(task, given) for given in drawn)
     how: dict[str, Any] = {"cuda_graph": False, "verify": lambda _target, _work: None}
-    return 1e3 * fmean(core_timing.run(target, task.counts, task.device, **how).median for target in targets)
+    with task.device.threads(task.counts.cpu_threads):
+        return 1e3 * fmean(core_timing.run(target, task.counts, task.device, **how).median for target in targets)
 
 
 class LowBitEvaluator(DefaultEvaluator):

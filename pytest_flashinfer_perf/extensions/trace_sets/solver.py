@@ -168,7 +168,8 @@ class Solver:
 
         if self._device.is_gpu:
             torch.cuda.reset_peak_memory_stats(self._device.torch)
-        timing = core_timing.run(target, measuring, self._device, cuda_graph=False, verify=keep)
+        with self._device.threads(measuring.cpu_threads):
+            timing = core_timing.run(target, measuring, self._device, cuda_graph=False, verify=keep)
         self._device.synchronize()
         peak = torch.cuda.max_memory_allocated(self._device.torch) if self._device.is_gpu else None
         return Reply(returned=returned, timing=timing, peak_memory_bytes=peak)

@@ -92,6 +92,33 @@ def test_a_call_or_a_test_is_timed_as_it_says(session):
     assert session(*run, "--benchmark-disable").outcomes == {"passed": 7}
 
 
+THREADS = """
+import pytest, torch
+
+SEEN = []
+
+def call(x):
+    SEEN.append(torch.get_num_threads())
+    return -x
+
+@pytest.mark.parametrize("how", [{}, {"cpu_threads": 3}], ids=["run", "call"])
+def test_threads(perf, how):
+    torch.set_num_threads(2)
+    SEEN.clear()
+    perf.time(call, torch.ones(8), reference=call, measuring=how)
+    print(f"threads {set(SEEN)}, then {torch.get_num_threads()}")
+"""
+
+
+@pytest.mark.parametrize(("option", "run"), [((), 1), (("--perf-cpu-threads=2",), 2)])
+def test_a_cpu_measures_with_one_thread_unless_another_number_is_asked_for(session, option, run):
+    done = session(*option, "-rP", process=True, test_own=THREADS)
+    assert [row["extra_info"]["cpu_threads"] for row in done.rows.values()] == [run, 3]
+    assert f"threads {{{run}}}, then 2" in done.out
+    assert "threads {3}, then 2" in done.out
+    done.says("own kernels on *: wall, 3 threads, cold L2 by*")
+
+
 WRONG_HOW = """
 import pytest, torch
 from pytest_flashinfer_perf import Measuring

@@ -180,6 +180,12 @@ def test_what_is_unlike_is_refused_by_name_and_can_be_allowed_by_it(facet, info,
     assert judge(base, head, rules(allow="missing,invalid")).exit_code == 2
 
 
+def test_another_number_of_threads_is_refused_where_both_are_known():
+    few, many, unknown = row(cpu_threads=1), row(cpu_threads=2), row()
+    assert verdict(few, many)[:2] == ("INVALID", "threads")
+    assert verdict(unknown, many)[0] == "SAME"
+
+
 def test_another_card_costs_what_cards_are_apart():
     other = row(us=103.5, gpu_uuid="GPU-1", stddev=0)
     assert verdict(row(stddev=0), row(us=103.5, stddev=0))[0] == "SLOWER"
