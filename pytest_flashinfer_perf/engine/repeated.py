@@ -5,11 +5,9 @@ All that is chosen gets the same inputs, at the same addresses, and is compared 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from pytest_flashinfer_perf.engine import graphs, instruments, placements, stopping
-from pytest_flashinfer_perf.engine.cupti import attached
+from pytest_flashinfer_perf.engine import instruments, placements, stopping
 from pytest_flashinfer_perf.engine.fingerprint import Fingerprint
 from pytest_flashinfer_perf.engine.one_case import prepared
 from pytest_flashinfer_perf.engine.target import Restore
@@ -18,8 +16,6 @@ from pytest_flashinfer_perf.engine.verification import NOT_KEPT, Examination
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.settings.settings import Checking, Measuring
 from pytest_flashinfer_perf.spec.case import Case
-
-FILL = re.compile(r"(?i)memset\d*$")  # MEMSET by CUPTI's kind of activity, memset32 by the kernel's name
 
 
 class RepeatedCase:
@@ -31,22 +27,16 @@ class RepeatedCase:
         measuring: Measuring,
         checking: Checking,
         device: Device,
-        *,
-        cuda_graph: bool | None = None,
     ) -> None:
         how = case.options.applied_to(measuring, device)
         made = prepared(case, how, checking, device, tuned=False)
-        self.call, self.device, self._checking = made.target, device, checking
-        self.cuda_graph = made.cuda_graph if cuda_graph is None else cuda_graph
+        self.call, self.device = made.target, device
+        self.cuda_graph = made.cuda_graph
         self._bench = Bench(instruments.choose(how.instrument, device).instrument, how, device, self.cuda_graph)
         self._placed, self._free_at_first = [self.call], device.free_bytes()
         self._restore = Restore(tuple((one, one.clone()) for one in self.call.changed(self.call.args)), 1)
         self._given = Fingerprint(self.call)
         self._examination = Examination(self.call, made.expected, device, self._given)
-
-    def beside(self, case: Case) -> RepeatedCase:
-        """Another case, which is timed as this one is."""
-        return RepeatedCase(case, self._bench.how, self._checking, self.device, cuda_graph=self.cuda_graph)
 
     @property
     def instrument(self) -> str:
@@ -75,20 +65,3 @@ class RepeatedCase:
 
     def _fits(self) -> bool:
         return placements.fits(self.call, self._free_at_first, self.device.free_bytes(), len(self._placed) - 1)
-
-    def captured(self) -> Callable[[], object] | None:
-        """The call as it is timed, in a CUDA graph; None where it is timed without."""
-        return graphs.capture((self.call,))[0] if self.cuda_graph else None
-
-    def kernels(self, call: Callable[[], object]) -> tuple[str, ...] | None:
-        """The kernels that a call launches, in their order; None where CUPTI cannot see them.
-
-        A fill is none of them: a graph has one of the driver's kernels run it, where a stream does it otherwise.
-        """
-        if not self.device.is_gpu or instruments.INSTRUMENTS["cupti"].missing(self.device):
-            return None
-        from cupti import cupti
-
-        with attached(cupti, self.device.synchronize) as recorder:
-            ran = sorted(recorder.of(call), key=lambda one: one.start)
-        return tuple(one.name for one in ran if not FILL.match(one.name))

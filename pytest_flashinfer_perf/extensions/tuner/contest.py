@@ -1,8 +1,4 @@
-"""The contest of one case: whatever could be chosen for it is checked, and then timed in the rounds of a race.
-
-An entrant is a tactic of FlashInfer's tuner, or what a heuristic chooses among: backends, or an algorithm. Tactics
-share one call, each backend has its own.
-"""
+"""The contest of one case: every tactic that could be chosen for it is checked, and timed in the rounds of a race."""
 
 from __future__ import annotations
 
@@ -10,13 +6,15 @@ import gc
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
 from pytest_flashinfer_perf.api import Device, FlashinferPerfError, errors
 from pytest_flashinfer_perf.engine.repeated import RepeatedCase
-from pytest_flashinfer_perf.extensions.tuner.race import Lap, Timed, UnfitError
+from pytest_flashinfer_perf.extensions.tuner import tactics
+from pytest_flashinfer_perf.extensions.tuner.race import Timed, UnfitError
+from pytest_flashinfer_perf.extensions.tuner.tactics import Tactic
 from pytest_flashinfer_perf.gate import noise
 
 NO_GPU, OTHER_INPUTS = "it left the GPU unusable", "it changed an input of the call"
@@ -24,11 +22,6 @@ NO_GPU, OTHER_INPUTS = "it left the GPU unusable", "it changed an input of the c
 
 class SpoiledError(FlashinferPerfError):
     """A tactic left this process without a GPU, or without the inputs that all others are to get."""
-
-
-def verify_inputs(call: RepeatedCase) -> None:
-    if call.is_spoiled():
-        raise SpoiledError(OTHER_INPUTS)
 
 
 def verify_alive(device: Device, error: Exception) -> None:
@@ -50,23 +43,14 @@ def _no_default_instead() -> Iterator[None]:
             raise UnfitError("fails", str(warning.message))
 
 
-def verify(faults: Sequence[str]) -> None:
+def _verify(faults: Sequence[str]) -> None:
     if faults:
         raise UnfitError("wrong", faults[0].partition("\n")[0])
 
 
-@dataclass(frozen=True)
-class Entrant:
-    """Something that could be chosen: a call, and what makes FlashInfer choose this for it."""
-
-    name: str
-    call: RepeatedCase
-    chosen: Callable[[], AbstractContextManager[None]] = nullcontext
-
-
 @dataclass
 class Contest:
-    """Entrants by name, which are timed as `call` is.
+    """Tactics by name, which are timed as `call` is.
 
     `starts` is told whose turn it is, `crashed` has those that ended an earlier process.
     """
@@ -74,16 +58,16 @@ class Contest:
     call: RepeatedCase
     starts: Callable[[str], None]
     crashed: Mapping[str, str]
-    entrants: dict[str, Entrant] = field(default_factory=dict)
+    entrants: dict[str, Tactic] = field(default_factory=dict)
     checked: set[str] = field(default_factory=set)
 
     @property
     def tick_s(self) -> float:
         return noise.TICK_S if self.call.instrument == "cupti" else 0.0
 
-    def enter(self, more: Iterable[Entrant]) -> list[str]:
+    def enter(self, more: Iterable[Tactic]) -> list[str]:
         names = {one.name: one for one in more}
-        self.entrants |= {name: one for name, one in names.items() if name not in self.entrants}
+        self.entrants = names | self.entrants
         return list(names)
 
     def rounds(self) -> Iterator[Timed]:
@@ -93,24 +77,30 @@ class Contest:
                 gc.collect()
             yield partial(self._timed, nth)
 
-    def _timed(self, nth: int, name: str) -> Lap:
+    def _timed(self, nth: int, name: str) -> float:
         if name in self.crashed:
             raise UnfitError("fails", self.crashed[name])
         self.starts(name)
-        entrant = self.entrants[name]
         try:
-            with entrant.chosen():
-                if name not in self.checked:
-                    with _no_default_instead():
-                        verify(entrant.call.checked())
-                    self.checked.add(name)
-                timed, faults = entrant.call.timed(nth)
-                verify(faults)
-                return Lap(timed.median, timed.clocks.median_ghz if timed.clocks else None)
+            with tactics.using(self.entrants[name]):
+                return self._seconds(nth, name)
         except UnfitError:
-            verify_inputs(entrant.call)
+            self._verify_inputs()
             raise
         except Exception as error:
             verify_alive(self.call.device, error)
-            verify_inputs(entrant.call)
+            self._verify_inputs()
             raise UnfitError("fails", errors.in_one_line(error)) from error
+
+    def _verify_inputs(self) -> None:
+        if self.call.is_spoiled():
+            raise SpoiledError(OTHER_INPUTS)
+
+    def _seconds(self, nth: int, name: str) -> float:
+        if name not in self.checked:
+            with _no_default_instead():
+                _verify(self.call.checked())
+            self.checked.add(name)
+        timed, faults = self.call.timed(nth)
+        _verify(faults)
+        return timed.median

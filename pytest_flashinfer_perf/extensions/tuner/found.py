@@ -1,8 +1,7 @@
-"""What a report holds, as `tune-report --json` has it; `tune_report.schema.json` is generated from these types."""
+"""What a report holds, as `tune-report.json` has it; `tune_report.schema.json` is generated from these types."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,9 +11,8 @@ from typing import Annotated, Literal
 from pytest_flashinfer_perf.api import FlashinferPerfError, fields, file_io, thresholds
 from pytest_flashinfer_perf.extensions.tuner.sets import Regret
 
-FORMAT = "flashinfer-perf tune-report 2"
+FORMAT = "flashinfer-perf tune-report 3"
 DEFAULT = "default"  # what is chosen where nothing was tuned
-TUNERS = ("autotune", "autotune_v2")  # FlashInfer's functions that tune
 TUNE = "tune "  # and a number: what a fresh process chose
 
 State = Literal["best", "slower", "wrong", "fails", "untimed"]
@@ -27,14 +25,13 @@ class ReportError(FlashinferPerfError):
 
 @dataclass(frozen=True)
 class TacticFound:
-    """One that could be chosen: a tactic of the tuner, or what a heuristic chooses among."""
+    """A tactic that could be chosen."""
 
     tactic: Annotated[str, "runner and tactic, with the operation in front where a call asks more than once"]
     state: Annotated[State, "`best`: it is not surely slower than any other"]
     why: Annotated[str, "why it is out of the race or may be another one, if so"] = ""
     seconds: Annotated[tuple[float, ...], "the median of each placement in which it was timed"] = ()
     regret: Annotated[Regret | None, "how much slower than the best; `null` where it was not timed with it"] = None
-    regret_in_cycles: Annotated[Regret | None, "the same in SM cycles; `null` where the SM clock is not known"] = None
 
     @property
     def is_unfit(self) -> bool:
@@ -52,38 +49,21 @@ class QuestionFound:
 
 
 @dataclass(frozen=True)
-class Replayed:
-    """Whether what a way chooses again is the tactic that was timed; null where it could not be seen."""
-
-    answer: Annotated[bool | None, "by the tuner's answer"] = None
-    eager: Annotated[bool | None, "by the kernels of an eager call"] = None
-    graph: Annotated[bool | None, "by the kernels of a CUDA graph"] = None
-    difference: Annotated[str, "which kernels more (+) and fewer (-) than were timed"] = ""
-
-
-@dataclass(frozen=True)
 class CaseFound:
     """A case, with everything that could be chosen for it. A way is how one comes to be chosen."""
 
     case: Annotated[str, "as in a row"]
-    routine: Annotated[str, "the function"]
     family: Annotated[str, "`attention`, `gemm` or `moe`"]
-    backend: Annotated[str, "the backend that was asked for"]
-    params: Annotated[Mapping[str, str], "its parameters, by which cases are compared"]
     instrument: Annotated[str, "`cupti`, `events` or `wall`"]
     cuda_graph: Annotated[bool, "whether calls were replayed from CUDA graphs"]
     device: Annotated[str, "the model of the GPU or CPU"]
-    search: Annotated[str, "what was raced, and what is taken for granted"]
     rounds: Annotated[int, "in which each that was left was timed once"]
     tactics: Annotated[tuple[TacticFound, ...], "all that could be chosen"]
     best: Annotated[tuple[str, ...], "those that cannot be told from the fastest, which is the first"]
     ways: Annotated[Mapping[str, str], "the tactic of each way: `default`, `tune 1`, `cache`"]
-    flips: Annotated[int, "how many more sets than one fresh tunes land in"] = 0
     untuned: Annotated[tuple[str, ...], "ways without an entry that covers the case: they took the default"] = ()
-    questions: Annotated[tuple[QuestionFound, ...], "none where a heuristic chooses"] = ()
-    replayed: Annotated[Mapping[str, Replayed], "by way"] = dataclasses.field(default_factory=dict)
+    questions: Annotated[tuple[QuestionFound, ...], "what it asks the tuner"] = ()
     written: Annotated[bool | None, "whether the cache file that was written leads to one of the best"] = None
-    took_s: Annotated[float, "seconds for the whole case"] = 0.0
     test: Annotated[str, "the id of its test"] = ""
 
     @property
@@ -113,16 +93,6 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class Transfer:
-    """What one case's best tactic costs in another that differs in one parameter."""
-
-    best_of: Annotated[str, "the case whose best it is"]
-    used_in: Annotated[str, "the case in which it is judged"]
-    flag: Annotated[str, "the parameter in which they differ"]
-    regret: Annotated[Regret, "of that tactic there"]
-
-
-@dataclass(frozen=True)
 class TunerFinding:
     """A verdict of a case: the command exits with 1 for FAIL and SLOWER, with 2 for UNJUDGED, with 0 for NOTE."""
 
@@ -144,19 +114,16 @@ class Report:
     """The whole file."""
 
     format: Annotated[str, f"`{FORMAT}`"]
-    tuner: Annotated[str, "the function of FlashInfer that fresh processes tuned with"]
-    seconds: Annotated[float, "that its processes took, without the wait for the GPU"]
     versions: Annotated[Mapping[str, str | None], "of what is installed, with the card's UUID; `null` for what is not"]
     cases: Annotated[tuple[CaseFound, ...], "those with a race"]
     left_out: Annotated[tuple[LeftOut, ...], "the others"] = ()
-    transfers: Annotated[tuple[Transfer, ...], "the worst first"] = ()
     findings: Annotated[tuple[TunerFinding, ...], "in the order of the cases"] = ()
 
 
 def read(path: Path, option: str) -> Report:
     document = file_io.read_json(path)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ReportError(f"{option}={path}: is no file of tune-report --json")
+        raise ReportError(f"{option}={path}: is no tune-report.json of this version")
     made = fields.read(Report, document, str(path))
     for case in made.cases:
         if not _fits(case):

@@ -15,54 +15,34 @@ from pytest_flashinfer_perf.extensions.tuner.found import (
     TUNE,
     CaseFound,
     LeftOut,
-    TacticFound,
-    Transfer,
     TunerFinding,
 )
 
 FINE, FOUND, INCOMPLETE = 0, 1, 2
-OTHERWISE = {
-    "answer": "the tuner answers with another tactic",
-    "eager": "other kernels",
-    "graph": "other kernels in a graph",
-}
 
 
 @dataclass(frozen=True)
 class TunerLimits:
-    """The limits of `[thresholds]` for the tuner's choices; None for no limit."""
+    """The limit of `[thresholds]` for the tuner's choices; None for no limit."""
 
     max_regret: Annotated[float | None, share] = None
-    max_flips: Annotated[float | None, thresholds.number] = None
-
-
-LIMITS = thresholds.readers(TunerLimits).keys()
 
 
 def findings(cases: Sequence[CaseFound], limits: thresholds.Thresholds) -> Iterator[TunerFinding]:
     for case in cases:
-        asked = limits.limits(case.glob_names)
+        most = limits.limits(case.glob_names).get("max_regret")
         for way, name in grouped(case):
-            yield from _of_way(case, way, name, asked.get("max_regret"))
-        if (most := asked.get("max_flips")) is not None:
-            yield from _of_flips(case, most)
-        if asked.keys() & LIMITS and (untimed := sum(one.state == "untimed" for one in case.tactics)):
+            yield from _of_way(case, way, name, most)
+        if most is not None and (untimed := sum(one.state == "untimed" for one in case.tactics)):
             sentence = f"{formatting.counted(untimed, 'tactic')} of {len(case.tactics)} had no turn: raise --budget"
             yield TunerFinding("UNJUDGED", case.case, sentence)
-        yield from _of_replays(case)
+        if case.written is False:
+            yield TunerFinding("FAIL", case.case, "the cache file that was written leads to none of its best tactics")
         yield from _of_questions(case)
     idle = limits.without_match([name for case in cases for name in case.glob_names])
     for glob, entry in limits.entries:
-        if glob in idle and entry.keys() & LIMITS:
-            yield TunerFinding("NOTE", glob, "[thresholds] has limits for it, and it fits no case that was raced")
-
-
-def _of_flips(case: CaseFound, most: float) -> Iterator[TunerFinding]:
-    if not case.tunes:
-        yield TunerFinding("UNJUDGED", case.case, f"max_flips = {most:g}: no fresh process tuned it: raise --tunes")
-    if case.flips > most:
-        sentence = f"max_flips = {most:g}: fresh tunes land in {case.flips + 1} sets that can be told apart"
-        yield TunerFinding("FAIL", case.case, sentence)
+        if glob in idle and "max_regret" in entry:
+            yield TunerFinding("NOTE", glob, "[thresholds] has a limit for it, and it fits no case that was raced")
 
 
 def grouped(case: CaseFound) -> list[tuple[str, str]]:
@@ -89,27 +69,8 @@ def _of_way(case: CaseFound, way: str, name: str, most: float | None) -> Iterato
         yield TunerFinding("UNJUDGED", case.case, f"max_regret = {100 * most:g}%: what {name} costs is not known")
     elif most is not None and seen.regret and seen.regret.high > most:
         sentence = f"max_regret = {100 * most:g}%: {way} takes {name}, {seen.regret.sentence}"
-        why_not = _why_not_sure(seen, most)
-        yield TunerFinding("NOTE" if why_not else "FAIL", case.case, f"{sentence}{why_not}")
-
-
-def _why_not_sure(seen: TacticFound, most: float) -> str:
-    """Why a limit is not surely broken: by the lower bound, or as the SM clock was lower while this one was timed."""
-    if seen.regret is not None and seen.regret.low <= most:
-        return ", which may be less"
-    if seen.regret_in_cycles is not None and seen.regret_in_cycles.seen <= most:
-        return f", but {seen.regret_in_cycles.sentence} in SM cycles: the clock was lower meanwhile"
-    return ""
-
-
-def _of_replays(case: CaseFound) -> Iterator[TunerFinding]:
-    for way, seen in case.replayed.items():
-        for name, sentence in OTHERWISE.items():
-            if getattr(seen, name) is False:
-                kernels = f": {seen.difference}" if seen.difference and name != "answer" else ""
-                yield TunerFinding("FAIL", case.case, f"{way}, replayed: {sentence} than was timed{kernels}")
-    if case.written is False:
-        yield TunerFinding("FAIL", case.case, "the cache file that was written leads to none of its best tactics")
+        is_sure = seen.regret.low > most
+        yield TunerFinding("FAIL" if is_sure else "NOTE", case.case, sentence + ", which may be less" * (not is_sure))
 
 
 def _of_questions(case: CaseFound) -> Iterator[TunerFinding]:
@@ -206,24 +167,3 @@ def best_s(case: CaseFound) -> float:
     """The median of the fastest, in seconds; infinite where nothing could be timed."""
     best = case.tactic(case.best[0]) if case.best else None
     return statistics.median(best.seconds) if best else float("inf")
-
-
-def transfers(cases: Sequence[CaseFound]) -> list[Transfer]:
-    """What one case's best tactic costs in another that differs in one parameter: a size, or how tokens are routed."""
-    made = []
-    for here in cases:
-        for there in cases:
-            flag = _differing(here, there)
-            regret = there.regret(here.best[0]) if flag and here.best else None
-            if flag and regret and regret.low > 0:
-                made.append(Transfer(here.case, there.case, flag, regret))
-    return sorted(made, key=lambda one: -one.regret.seen)
-
-
-def _differing(here: CaseFound, there: CaseFound) -> str | None:
-    """The one parameter in which two cases of a routine and backend differ."""
-    if (here.routine, here.backend) != (there.routine, there.backend):
-        return None
-    both = here.params.keys() | there.params.keys()
-    differing = [name for name in both if here.params.get(name) != there.params.get(name)]
-    return differing[0] if len(differing) == 1 else None

@@ -31,7 +31,7 @@ from pytest_flashinfer_perf.engine import autotune
 from pytest_flashinfer_perf.engine.repeated import RepeatedCase
 from pytest_flashinfer_perf.extensions.tuner import contest, search, tactics
 from pytest_flashinfer_perf.extensions.tuner.contest import NO_GPU, OTHER_INPUTS, SpoiledError
-from pytest_flashinfer_perf.extensions.tuner.search import NOTHING_TO_CHOOSE, TuneJob
+from pytest_flashinfer_perf.extensions.tuner.search import TuneJob
 from pytest_flashinfer_perf.session import time_limit
 from pytest_flashinfer_perf.spec.case import Case
 
@@ -65,7 +65,7 @@ class TunerLoop:
         if session.testsfailed:  # pytest itself reports collection errors
             return None
         found = ((item.nodeid, case) for item in session.items if (case := stash.case_of(item)) is not None)
-        cases = {_untuned(case): (test, case) for test, case in found}.values()
+        cases = {case.identity.case: (test, case) for test, case in found}.values()
         if not cases:
             raise pytest.UsageError("no tuner to look at: these arguments select no test with a case")
         self._verify()
@@ -86,9 +86,7 @@ class TunerLoop:
         if self._config.stash[SETTINGS].checking.refcheck != "on":
             raise pytest.UsageError("tune-report checks every tactic and times it: leave out --perf-refcheck")
         try:
-            if self._job.tune == tactics.V2:
-                tactics.autotune_v2()
-            if self._job.cache and not self._job.tune:
+            if self._job.cache:
                 autotune.verify(self._job.cache, tune=False)
         except FlashinferPerfError as error:
             raise pytest.UsageError(str(error)) from error
@@ -118,15 +116,8 @@ class TunerLoop:
         if self._job.tune:
             unchecked = replace(settings.checking, refcheck="off")
             call = RepeatedCase(case, settings.measuring, unchecked, device).call
-            return {"picked": asdict(tactics.tuned(call, self._job.tune, str(self._job.cache)))}
-        found = search.look_at(case, settings, device, self._job)
+            return {"picked": asdict(tactics.tuned(call))}
+        found = search.look_at(test, case, settings, device, self._job)
         if found is None:
-            return {"outcome": "skipped", "why": NOTHING_TO_CHOOSE}
-        return {"found": asdict(replace(found, test=test))}
-
-
-def _untuned(case: Case) -> tuple[Any, ...]:
-    """What a case and the same one with --autotune have in common: here both are asked untuned."""
-    options = replace(case.options, autotune=False)
-    params = {name: value for name, value in case.params.as_json().items() if name != "autotune"}
-    return case.routine.name, case.backend_name, repr(params), case.seed, options
+            return {"outcome": "skipped", "why": "it asks FlashInfer's tuner nothing"}
+        return {"found": asdict(found)}

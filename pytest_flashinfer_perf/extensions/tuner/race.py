@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from pytest_flashinfer_perf.api import FlashinferPerfError
 from pytest_flashinfer_perf.extensions.tuner.sets import Contestants
@@ -27,33 +27,17 @@ class UnfitError(FlashinferPerfError):
         self.kind = kind
 
 
-class Lap(NamedTuple):
-    """A tactic's seconds in one round, and the SM clock meanwhile, where it is known."""
-
-    seconds: float
-    ghz: float | None = None
-
-
 @dataclass
 class Lane:
-    """A tactic in a race: its laps by round, its state once it is out of the race, and why it is."""
+    """A tactic in a race: its seconds by round, its state once it is out of the race, and why it is."""
 
     name: str
-    laps: dict[int, Lap] = field(default_factory=dict)
+    times: dict[int, float] = field(default_factory=dict)
     state: Literal["", "slower", "wrong", "fails", "untimed"] = ""
     why: str = ""
 
-    @property
-    def times(self) -> dict[int, float]:
-        return {nth: lap.seconds for nth, lap in self.laps.items()}
 
-    @property
-    def cycles(self) -> dict[int, float]:
-        """Time multiplied by the SM clock, by which a tactic is not slower because the card was."""
-        return {nth: lap.seconds * lap.ghz for nth, lap in self.laps.items() if lap.ghz}
-
-
-Timed = Callable[[str], Lap]
+Timed = Callable[[str], float]
 
 
 @dataclass
@@ -92,11 +76,11 @@ class Race:
                 lane.state, lane.why = "untimed", BUDGET_IS_UP
                 continue
             try:
-                lane.laps[self.round] = timed(name)
+                lane.times[self.round] = timed(name)
                 fit.append(name)
             except UnfitError as error:
-                fit += self._back_again() if lane.laps else []
-                lane.state, lane.why, lane.laps = error.kind, str(error), {}
+                fit += self._back_again() if lane.times else []
+                lane.state, lane.why, lane.times = error.kind, str(error), {}
         return list(dict.fromkeys(fit))
 
     def _back_again(self) -> list[str]:
@@ -136,11 +120,3 @@ class Race:
         ran = [name for name, lane in self.lanes.items() if lane.times]
         out = frozenset(name for name in ran if self.lanes[name].state == "slower")
         return Contestants({name: self.lanes[name].times for name in ran}, out, self.tick_s)
-
-    @property
-    def field_in_cycles(self) -> Contestants | None:
-        """The same in SM cycles; None where some of them are not known."""
-        ran = [lane for lane in self.lanes.values() if lane.laps]
-        if not ran or any(len(lane.cycles) < len(lane.laps) for lane in ran):
-            return None
-        return Contestants({lane.name: lane.cycles for lane in ran}, self.field.out)

@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.extensions.tuner.loop import PLUGIN, SPOILED
 from pytest_flashinfer_perf.extensions.tuner.search import TuneJob
 
 MOST_PROCESSES = 50
-TO_BLAME = ("tactic", "starts", "replays")  # events after which a process that ends is started again
+TO_BLAME = ("tactic", "starts", "raced")  # events after which a process that ends is started again
 
 
 class TunerRunError(FlashinferPerfError):
@@ -29,30 +29,25 @@ class Runs:
 
     arguments: Sequence[str]
     tunes: int
-    tuner: str
     job: TuneJob
     folder: Path
     picks: dict[str, dict[str, Any]] = field(default_factory=dict)
-    files: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str | None] = field(default_factory=dict)
 
     def cases(self) -> tuple[list[CaseFound], list[LeftOut]]:
         """Tune as often as asked, then race: the cases with what was found, and those that were left out."""
         untuned = [left for nth in range(1, self.tunes + 1) for left in self._tuned(f"{TUNE}{nth}", f"tune-{nth}")]
         where = str(self.folder / "race.jsonl")
-        events = self._ran(replace(self.job, output=where, picks=self.picks, files=self.files), "race")
+        events = self._ran(replace(self.job, output=where, picks=self.picks), "race")
         cases = [fields.read(CaseFound, event["found"], where) for event in events if "found" in event]
         return cases, [*untuned, *(fields.read(LeftOut, event, where) for event in events if "outcome" in event)]
 
     def _tuned(self, way: str, name: str) -> list[LeftOut]:
         """Tune in a fresh process; the cases where that failed."""
-        cache = str(self.folder.resolve() / f"{name}.cache.json")
-        found = self._ran(TuneJob(str(self.folder / f"{name}.jsonl"), tune=self.tuner, cache=cache), way)
+        found = self._ran(TuneJob(str(self.folder / f"{name}.jsonl"), tune=True), way)
         for case in found:
             if "picked" in case:
                 self.picks.setdefault(case["case"], {})[way] = case["picked"]
-        if Path(cache).exists():
-            self.files[way] = cache
         failed = (case for case in found if case.get("outcome") == "failed")
         return [LeftOut(case["case"], "failed", f"{way}: {case['why']}") for case in failed]
 

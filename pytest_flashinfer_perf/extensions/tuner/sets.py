@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pytest_flashinfer_perf.api import effects as core_effects
@@ -75,10 +75,6 @@ class Contestants:
         seen = self.effect(than or self.fastest, name)
         return seen is not None and seen.bound(-1, self._risk / looks) > 0
 
-    def is_told_from(self, one: str, other: str) -> bool:
-        seen = self.effect(one, other)
-        return seen is not None and abs(seen.change) > seen.bound(1, self._risk) - seen.change
-
     def regret(self, name: str) -> Regret | None:
         """Its regret; None where it ran in no rounds with the best."""
         effects = [self.effect(other, name) for other in self.best if other != name]
@@ -122,17 +118,3 @@ class Contestants:
             return None
         sides = [tuple(self.times[name][n] for n in shared) for name in (before, after)]
         return core_effects.Replicates(core_effects.Domain.TIME, "cycles", sides[0], sides[1], paired=True)
-
-
-def flips(field: Contestants, picks: Sequence[str]) -> int:
-    """How many more sets than one these tactics fall into: tactics that cannot be told apart are one set.
-
-    One that has no time, as its answer is wrong or it fails, is a set of its own.
-    """
-    timed = {name for name in picks if name in field.times}
-    by_time = sorted(timed, key=lambda name: statistics.median(field.times[name].values()))
-    sets, first = len(set(picks) - timed), None
-    for name in by_time:
-        if first is None or field.is_told_from(first, name):
-            sets, first = sets + 1, name
-    return max(0, sets - 1)

@@ -13,15 +13,12 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.api import FlashinferPerfError, capability, errors
+from pytest_flashinfer_perf.api import FlashinferPerfError, errors
 from pytest_flashinfer_perf.engine import autotune
 from pytest_flashinfer_perf.engine.autotune import Choice
 from pytest_flashinfer_perf.extensions.tuner import buckets
-from pytest_flashinfer_perf.extensions.tuner.found import TUNERS
 from pytest_flashinfer_perf.machine import patches
 from pytest_flashinfer_perf.machine.patches import Function
-
-V1, V2 = TUNERS
 
 
 class TacticError(FlashinferPerfError):
@@ -154,22 +151,12 @@ def chosen(call: Callable[[], object], *, cache: str | None = None) -> Chosen:
     return _answers(call)
 
 
-def tuned(call: Callable[[], object], tuner: str, cache: str) -> Chosen:
-    """What the tuner answers after it has tuned the call's own sizes afresh; `autotune` writes the cache file."""
+def tuned(call: Callable[[], object]) -> Chosen:
+    """What the tuner answers after it has tuned the call's own sizes afresh."""
     buckets.tuner().clear_cache()
-    v1: Any = importlib.import_module("flashinfer.autotuner").autotune
-    tunes = v1(True, cache=cache) if tuner == V1 else autotune_v2()(mode="tune", persistent_cache=False)
-    with tunes, _offering(lambda _op, _name, listed: listed):
+    with importlib.import_module("flashinfer.autotuner").autotune(True), _offering(lambda _op, _name, listed: listed):
         _answers(call)
     return _answers(call)
-
-
-def autotune_v2() -> Callable[..., AbstractContextManager[None]]:
-    """FlashInfer's second tuner, which 0.7 has as an experiment. Its files are left alone: they stay attached."""
-    found: Any = getattr(importlib.import_module("flashinfer"), V2, None)
-    if found is None or not capability.accepts(found, "persistent_cache"):
-        raise TacticError(f"this flashinfer has no {V2}: use --tuner={V1}, or flashinfer 0.7.2")
-    return found  # type: ignore[no-any-return]
 
 
 def _answers(call: Callable[[], object]) -> Chosen:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from pytest_flashinfer_perf.api import commands, file_io, formatting, judging, options, printing, processes, run_file
 from pytest_flashinfer_perf.extensions.tuner import found, judge, report
-from pytest_flashinfer_perf.extensions.tuner.found import TUNERS, Report
+from pytest_flashinfer_perf.extensions.tuner.found import Report
 from pytest_flashinfer_perf.extensions.tuner.runs import Runs
 from pytest_flashinfer_perf.extensions.tuner.search import TuneJob
 
 FILES = {
     "--cache": "Judge the entries of this file of autotune(cache=).",
     "--write-cache": "Write the best tactics to a new file of autotune(cache=).",
-    "--base": "An earlier --json, to compare defaults and tactics with.",
-    "--json": "Write the report as JSON.",
-    "--markdown": "Write the report as Markdown.",
+    "--base": "The tune-report.json of an earlier report, to compare defaults and tactics with.",
 }
 EXAMPLE = "example: flashinfer-perf tune-report --tunes 10 -- tests/gemm -k 'mm_bf16 and cublaslt'"
 
@@ -28,43 +25,30 @@ def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     args = parser().parse_args(own)
     limits = judging.in_settings(judging.settings(args)).thresholds
-    outputs = {f"--{name}": getattr(args, name) for name in ("json", "markdown")}
-    file_io.verify_outputs(
-        {**outputs, "--write-cache": args.write_cache}, [path for path in (args.cache, args.base) if path]
-    )
+    _verify_files(args)
+    before = found.read(args.base, "--base").cases if args.base else ()
+    folder, gpu = processes.folder(args.output, "tune-report"), processes.gpu(for_pytest)
+    cache, write = (str(path.resolve()) if path else None for path in (args.cache, args.write_cache))
+    runs = Runs(for_pytest, args.tunes, TuneJob(budget=args.budget, cache=cache, write=write), folder)
+    with processes.alone_on(gpu):
+        cases, left_out = runs.cases()
+    findings = *judge.findings(cases, limits), *judge.grown(cases, left_out, before, limits)
+    made = Report(found.FORMAT, runs.versions, tuple(cases), tuple(left_out), findings)
+    file_io.write_json(folder / "tune-report.json", asdict(made))
+    counted = formatting.counted(len(cases), "case")
+    printing.show([*report.lines(made), f"{counted}, tune-report.json and logs in {folder}"])
+    return judge.exit_code(cases, left_out, made.findings)
+
+
+def _verify_files(args: argparse.Namespace) -> None:
+    """What would be known only after hours otherwise."""
+    file_io.verify_outputs({"--write-cache": args.write_cache}, [path for path in (args.cache, args.base) if path])
     if args.cache and not args.cache.is_file():
         raise run_file.RunError(
             f"--cache={args.cache}: the file is not there, autotune(cache=) or --write-cache writes one"
         )
     if args.write_cache and args.write_cache.exists():
         raise run_file.RunError(f"--write-cache={args.write_cache}: the file is there, name a new one")
-    before = found.read(args.base, "--base").cases if args.base else ()
-    folder, gpu = processes.folder(args.output, "tune-report"), processes.gpu(for_pytest)
-    cache, write = (str(path.resolve()) if path else None for path in (args.cache, args.write_cache))
-    runs = Runs(for_pytest, args.tunes, args.tuner, TuneJob(budget=args.budget, cache=cache, write=write), folder)
-    with processes.alone_on(gpu):
-        start = time.monotonic()
-        cases, left_out = runs.cases()
-        took_s = time.monotonic() - start
-    since = judge.grown(cases, left_out, before, limits)
-    judged = tuple(judge.transfers(cases)), (*judge.findings(cases, limits), *since)
-    what = runs.versions, tuple(cases), tuple(left_out)
-    made = Report(found.FORMAT, args.tuner, round(took_s, 1), *what, *judged)
-    _write(made, args, folder)
-    printing.show(
-        [
-            *report.lines(made),
-            f"{formatting.counted(len(cases), 'case')} in {made.seconds:.0f} s, results and logs in {folder}",
-        ]
-    )
-    return judge.exit_code(cases, left_out, made.findings)
-
-
-def _write(made: Report, args: argparse.Namespace, folder: Path) -> None:
-    for path in filter(None, (folder / "tune-report.json", args.json)):
-        file_io.write_json(path, asdict(made))
-    for path in filter(None, (folder / "tune-report.md", args.markdown)):
-        file_io.write_whole(path, report.markdown(made))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -72,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
         "tune-report",
         "Time every tactic that FlashInfer's tuner could choose for these cases, and show what its choices "
         "cost: its default, what fresh processes tune, and what a cache file says. Exits with 0, with 1 if a choice is "
-        "wrong or breaks a limit of [thresholds] (max_regret, max_flips) or a default became worse than in --base, "
+        "wrong or breaks max_regret of [thresholds] or a default became worse than in --base, "
         "with 2 if a case failed, a limit could not be judged, or no case has tactics.",
         EXAMPLE,
         usage="[OPTIONS] -- PYTEST_ARGS",
@@ -81,8 +65,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--budget", type=options.SECONDS, default=30.0, metavar="SECONDS", help=race)
     fresh = "Fresh processes that tune. Default: %(default)s."
     made.add_argument("--tunes", type=options.whole(0), default=5, metavar="N", help=fresh)
-    function = "FlashInfer's function that fresh processes tune with. Default: %(default)s."
-    made.add_argument("--tuner", choices=TUNERS, default=TUNERS[0], help=function)
     for name, meaning in FILES.items():
         made.add_argument(name, type=Path, metavar="FILE", help=meaning)
     judging.add_output(made, "tune-report")

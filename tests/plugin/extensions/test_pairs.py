@@ -56,7 +56,6 @@ SAMPLES = {
     "--perf-host": "--perf-host",
     "--perf-ranks": "--perf-ranks=2",
     "--perf-no-multicast": "--perf-no-multicast",
-    "--perf-tactics": "--perf-tactics=0.01",
     "--perf-html": "--perf-html=page.html",
     "--perf-csv": "--perf-csv=rows.csv",
     "--perf-vllm-csv": "--perf-vllm-csv=.",

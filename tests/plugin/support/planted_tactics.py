@@ -170,30 +170,3 @@ ALIKE = f"""{HEAD}
 
         return Built(launch, "auto")
 {OF_EIGHT_ROWS}"""
-# No tuner: `auto` stands for one of two backends, and takes the slower one.
-HEURISTIC = f"""{HEAD}
-    class BrokenRunner(TunableRunner):
-        def get_valid_tactics(self, inputs, profile):
-            raise RuntimeError("no list")
-
-        def forward(self, inputs, tactic=-1, **more):
-            pass
-
-    def planted(name, milliseconds):
-        @bmm_fp8.backend(name)
-        def _planted(p, x, how):
-            plain = bmm_fp8.backends["torch"].build(p, x, how).launch
-            if not milliseconds:
-                raise RuntimeError("no workspace")
-
-            def launch(x):
-                plain(x)
-                clock.works(milliseconds)
-                if name == "cublas":
-                    AutoTuner.get().choose_one("a_product", [BrokenRunner()], TuningConfig(), [None])
-
-            return Built(launch, name)
-
-    for name, milliseconds in (("auto", 8.0), ("cublas", 2.0), ("cudnn", 8.0), ("cutlass", 0)):
-        planted(name, milliseconds)
-{OF_EIGHT_ROWS}"""

@@ -1,11 +1,9 @@
 """The command and its processes: what ends one of them costs no more than itself."""
 
-import contextlib
 import json
 import os
 import textwrap
 from pathlib import Path
-from types import SimpleNamespace
 
 import planted_tactics
 import pytest
@@ -30,7 +28,7 @@ def run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("test_planted.py").write_text(textwrap.dedent(planted_tactics.FILE))
     Path("flashinfer-perf.toml").write_text('[thresholds]\n"bmm*" = { max_regret = "40%" }\n')
-    beside = ["--budget", "1000", "--output", "out", "--json", "r.json", "--markdown", "r.md"]
+    beside = ["--budget", "1000", "--output", "out"]
     options = ["-k", "m8", "--perf-backends=auto", "--perf-device=cpu", "--perf-timeout=20", "-p", "no:cacheprovider"]
 
     def ran(*own, **environment):
@@ -49,11 +47,10 @@ def test_a_tactic_that_ends_its_process_costs_no_more_than_itself(run):
     shown = run("--tunes", "0", ENDS="3")
     assert f"fails            {RUNNER} 3: it ended its process with code 9" in shown
     assert f"FAIL {M8}: max_regret = 40%: default takes {RUNNER} default, +" in shown
-    made = found.read(Path("r.json"), "--base")
+    made = found.read(Path("out/tune-report.json"), "--base")
     assert made.versions["flashinfer"]
     assert made.versions["gpu_uuid"] is None
     assert (made.cases[0].case, set(made.cases[0].best)) == (M8, {f"{RUNNER} 0", f"{RUNNER} 1"})
-    assert "| FAIL |" in Path("r.md").read_text() == Path("out/tune-report.md").read_text()
 
 
 @pytest.mark.more
@@ -62,13 +59,13 @@ def test_tactics_that_hang_or_change_an_input_cost_no_more_than_themselves(run):
     assert f"fails            {RUNNER} 3: {NO_END}" in shown
     assert f"fails            {RUNNER} 2: {CHANGED}" in shown
     assert f"FAIL {M8}: max_regret = 40%: tuned, 1 of 1 takes {RUNNER} 4, +" in shown
-    assert set(found.read(Path("r.json"), "--base").cases[0].best) == {f"{RUNNER} 0", f"{RUNNER} 1"}
+    assert set(found.read(Path("out/tune-report.json"), "--base").cases[0].best) == {f"{RUNNER} 0", f"{RUNNER} 1"}
 
 
 def test_a_tune_that_fails_is_named_and_fails(tmp_path, monkeypatch):
     said = {"tune 1": [{"case": M8, "outcome": "failed", "why": "no memory"}, {"case": M3, "picked": {}}], "race": []}
     monkeypatch.setattr(Runs, "_ran", lambda _self, _job, title: said[title])
-    runs = Runs((), 1, "autotune", TuneJob(), tmp_path)
+    runs = Runs((), 1, TuneJob(), tmp_path)
     cases, left = runs.cases()
     assert (left, runs.picks) == ([LeftOut(M8, "failed", "tune 1: no memory")], {M3: {"tune 1": {}}})
     assert judge.exit_code(cases, left, []) == judge.INCOMPLETE
@@ -101,7 +98,7 @@ def deaths(tmp_path, monkeypatch):
             return code
 
         monkeypatch.setattr(processes, "started", started)
-        cases, lost = Runs((), 0, "autotune", TuneJob(), tmp_path).cases()
+        cases, lost = Runs((), 0, TuneJob(), tmp_path).cases()
         assert cases == []
         return {one.case: one.why for one in lost}, [job.crashed for job in jobs]
 
@@ -134,16 +131,3 @@ def test_a_process_that_never_begins_is_an_error(deaths):
 def test_what_ended_a_process_is_told_by_its_code_and_its_log(deaths, log, code, why):
     ends = [{"event": "end"}]
     assert deaths(([BEGINS, *TACTIC], code, log), (ends, 0, ""))[1][1] == {"b": {"R 1": why}}
-
-
-def test_the_wait_for_another_run_is_no_part_of_its_seconds(tmp_path, monkeypatch):
-    """The other run ends a minute after this one has said that it waits for it."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Runs, "cases", lambda _: ([], []))
-    other, said = contextlib.ExitStack(), []
-    other.enter_context(processes.alone_on(None))
-    monkeypatch.setattr(processes, "say", lambda sentence: said.append(sentence) or other.close())
-    monkeypatch.setattr(tune_report, "time", SimpleNamespace(monotonic=lambda: 60.0 * len(said)))
-    assert tune_report.main(["--json", "r.json", "--", "--perf-device=cpu"]) == judge.INCOMPLETE
-    assert [sentence.partition(":")[0] for sentence in said] == ["waiting for the CPU"]
-    assert found.read(tmp_path / "r.json", "--base").seconds == 0
