@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.plugin import cases
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.session.benchmark_rows import ReplayClock
-from pytest_flashinfer_perf.session.stash import CASE, SETTINGS, case_of
+from pytest_flashinfer_perf.session.stash import CASE, SETTINGS, case_of, measures
 from pytest_flashinfer_perf.settings import project_file
 from pytest_flashinfer_perf.settings.settings import Settings
 from pytest_flashinfer_perf.settings.usage import errors_of_use
@@ -137,6 +137,8 @@ def verify_project(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 def _verify_quarantine(settings: Settings, routines: Mapping[str, AnyRoutine]) -> None:
     for entry in settings.quarantine:
+        if entry.names_tests:
+            continue
         where = settings.project.where("quarantine", entry.which)
         try:
             nobody = selects_no_routine(entry.which, routines)
@@ -145,6 +147,12 @@ def _verify_quarantine(settings: Settings, routines: Mapping[str, AnyRoutine]) -
         if nobody:
             routine = entry.which.partition("/")[0]
             raise pytest.UsageError(f"{where}: {unknown(routine, sorted(routines))}")
+
+
+def quarantine(item: pytest.Item) -> str | None:
+    """Why a test is not to be started, where the settings file names it by its id."""
+    entries = item.config.stash[SETTINGS].quarantine if measures(item) else ()
+    return next((entry.sentence for entry in entries if entry.holds_test(item.nodeid)), None)
 
 
 def unmet(item: pytest.Item, device: Device) -> str | None:

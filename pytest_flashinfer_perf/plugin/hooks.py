@@ -152,7 +152,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if DEVICE in item.config.stash:
         from pytest_flashinfer_perf.plugin import collection
 
-        reason = collection.unmet(item, item.config.stash[DEVICE])
+        reason = collection.quarantine(item) or collection.unmet(item, item.config.stash[DEVICE])
         if reason:
             raise pytest.skip.Exception(reason, _use_item_location=True)  # as pytest's own markers do
 

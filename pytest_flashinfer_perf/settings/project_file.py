@@ -10,6 +10,7 @@ import fnmatch
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,30 +152,49 @@ def without_match(overrides: Iterable[Override], known: Mapping[str, Iterable[st
             yield override.glob
 
 
-# `[quarantine]` of the settings file: cases known to crash, which are never launched and always counted.
+# `[quarantine]` of the settings file: what is known to crash, which is never launched and always counted.
 
 NEEDS = ("reason", "link")
 
 
 @dataclass(frozen=True)
 class Quarantined:
-    """Cases selected by a glob over `routine/id` or by flags, with the reason and a link."""
+    """Cases selected by a glob over `routine/id` or by flags, or tests by a glob over their ids; with the reason."""
 
     which: str
     reason: str
     link: str
+    date: str = ""
+
+    @property
+    def names_tests(self) -> bool:
+        return "::" in self.which
+
+    def holds_test(self, test: str) -> bool:
+        """An id is also taken as it is: its brackets are those of a glob too."""
+        return self.names_tests and (test == self.which or fnmatch.fnmatchcase(test, self.which))
 
     @property
     def sentence(self) -> str:
-        return f"quarantined: {self.reason} ({self.link})"
+        since = f" since {self.date}" if self.date else ""
+        return f"quarantined{since}: {self.reason} ({self.link})"
 
 
 def read_quarantine(project: ProjectFile) -> tuple[Quarantined, ...]:
     found = []
-    for which, entry in project.section("quarantine", NEEDS).items():
+    for which, entry in project.section("quarantine", (*NEEDS, "date")).items():
+        where = project.where("quarantine", which)
         for name in NEEDS:
             if not isinstance(entry.get(name), str) or not entry[name].strip():
                 sentence = f"needs a {name}: give the reason for the quarantine and a link to the issue"
-                raise ProjectFileError(f"{project.where('quarantine', which)}: {sentence}")
-        found.append(Quarantined(which, entry["reason"], entry["link"]))
+                raise ProjectFileError(f"{where}: {sentence}")
+        found.append(Quarantined(which, entry["reason"], entry["link"], _day(entry.get("date"), where)))
     return tuple(found)
+
+
+def _day(said: Any, where: str) -> str:
+    """A date of TOML, or the same as text; empty where none is given."""
+    try:
+        return "" if said is None else date.fromisoformat(str(said)).isoformat()
+    except ValueError as error:
+        raise ProjectFileError(f"{where}: date must be a day as 2026-11-28, got {said!r}"[:LONGEST]) from error

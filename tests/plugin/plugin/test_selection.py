@@ -206,6 +206,34 @@ def test_a_case_that_cannot_run_is_skipped_before_it_is_set_up(session):
     assert [(case["case"], case["device"]) for case in left] == [(f"{DECODE}/b2-s16-h4-kv2-d16-p4-fa3", "cpu")]
 
 
+QUARANTINE = """
+[quarantine]
+"test_own.py::test_one[a]" = { reason = "it hangs", link = "x", date = 2026-11-28 }
+"*::test_fix*" = { reason = "it crashes", link = "y" }
+"""
+QUARANTINED = """
+import pytest
+
+@pytest.fixture
+def inputs(): raise AssertionError("made")
+
+@pytest.mark.parametrize("which", "ab")
+def test_one(perf, which): assert perf.time(len, which) and which == "b"
+def test_fixture(perf, inputs): pass
+"""
+
+
+def test_a_test_of_one_s_own_is_quarantined_by_its_id(session, pytester):
+    pytester.makefile(".toml", **{"flashinfer-perf": QUARANTINE})
+    done = session(test_own=QUARANTINED)
+    assert done.outcomes == {"passed": 1, "skipped": 2}
+    said = {one["test"]: one["reason"] for one in done.document["flashinfer_perf"]["unmeasured"]}
+    assert said == {
+        "test_own.py::test_one[a]": "quarantined since 2026-11-28: it hangs (x)",
+        "test_own.py::test_fixture": "quarantined: it crashes (y)",
+    }
+
+
 OTHERS = f"""
 import dataclasses, pytest
 from pytest_flashinfer_perf.routines.attention.decode import decode

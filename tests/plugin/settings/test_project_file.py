@@ -119,6 +119,15 @@ def test_a_quarantine_needs_a_reason_and_a_link(tmp_path):
             project_file.read_quarantine(settings(tmp_path, f'[quarantine]\n"a" = {{ {lacking} }}\n'))
 
 
+@pytest.mark.parametrize("day", ["2026-11-28", '"2026-11-28"'])
+def test_a_quarantine_may_say_since_when(tmp_path, day):
+    text = '[quarantine]\n"a" = {{ reason = "hangs", link = "x", date = {} }}\n'
+    [entry] = project_file.read_quarantine(settings(tmp_path, text.format(day)))
+    assert entry.sentence == "quarantined since 2026-11-28: hangs (x)"
+    with pytest.raises(ProjectFileError, match=r"'a': date must be a day as 2026-11-28, got 'soon'"):
+        project_file.read_quarantine(settings(tmp_path, text.format('"soon"')))
+
+
 def test_pytest_ends_with_the_sentence(session, pytester):
     pytester.makefile(".toml", **{"flashinfer-perf": "[threshold]\n"})
     done = session(quick=False)
