@@ -1,13 +1,11 @@
-"""What bisecting is worth on planted histories: python tests/acceptance/bisect_acceptance.py [--clock] DIR
+"""What bisecting is worth on planted histories: python tests/acceptance/bisect_acceptance.py DIR
 
 Twenty repositories of 64 commits each: a slow-down of 20 % at a random place, commits that do not build, changes that
 revert themselves, and changes of opposite signs. Their times are replayed, with the noise that eight processes showed
-on an H200. With --clock two of them are projects whose test calls a busy loop by `perf.time`, measured by the host's
-clock through the command itself: half an hour each on two cores that others use as well.
+on an H200.
 """
 
 import argparse
-import os
 import random
 import subprocess
 import sys
@@ -18,7 +16,6 @@ from pathlib import Path
 
 import gate_acceptance as simulated
 
-from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.extensions.bisect.comparing import SIGNS, Times
 from pytest_flashinfer_perf.extensions.bisect.histories import GitHistory, git
 from pytest_flashinfer_perf.extensions.bisect.search import (
@@ -127,9 +124,8 @@ class Replayed:
 def searched(planted: Planted, folder: Path, kernel: simulated.Kernel, seed: int) -> tuple[set[int] | None, int]:
     """Numbers of the suspects, or none where it is refused; and how many processes that took."""
     ids = repository(folder, [{"level": str(level)} for level in planted.levels])
-    git(folder, "worktree", "add", "--quiet", "--detach", str(folder / "tree"))
     instrument = Replayed(planted, ids, kernel, seed)
-    history = GitHistory(folder, folder / "tree", ids[0], ids[-1])
+    history = GitHistory(folder, ids[0], ids[-1])
     compare = Times(instrument, simulated.rules(), lambda *_: None, SIGNS[planted.find])
     try:
         [trail] = RevisionSearch(history, compare).run()
@@ -151,57 +147,12 @@ def replayed(folder: Path, seed: int = 25) -> Iterator[tuple[Planted, simulated.
         yield planted, kernel, suspects, processes, is_right(planted, suspects)
 
 
-CALL = """import time
-
-import torch
-from work import SECONDS
-
-
-def sleep_and_spin(x):
-    end = time.perf_counter() + SECONDS
-    time.sleep(0.8 * SECONDS)
-    while time.perf_counter() < end:
-        pass
-    return -x
-
-
-def test_call(perf):
-    perf.time(sleep_and_spin, torch.ones(8), reference=-torch.ones(8))
-"""
-OF_PYTEST = ("tests", "--perf-device=cpu", "--perf-iters=7", "-p", "no:hypothesispytest", "-q")
-
-
-def by_the_clock(folder: Path, planted: Planted) -> int:
-    """The command's exit code, which prints what it finds."""
-    files = [{"work.py": _work(planted, number), "tests/test_call.py": CALL} for number in range(COMMITS)]
-    ids = repository(folder / planted.name / "repo", files)
-    os.chdir(folder / planted.name / "repo")
-    print(planted.name, sorted((at, ids[at][:7]) for at in planted.culprits()), flush=True)
-    ends = ("--repo=.", f"--good={ids[0]}", "--bad=main", f"--output={folder / planted.name / 'out'}")
-    return cli.main(["bisect", *ends, "--", *OF_PYTEST])
-
-
-def _work(planted: Planted, number: int) -> str:
-    return "SECONDS =" if number in planted.broken else f"SECONDS = {0.1 * planted.levels[number]:.5f}"
-
-
-def clocked(folder: Path) -> list[int]:
-    """A slow-down among commits that do not build, and one that is left when another was reverted."""
-    chosen = [one for one in twenty() if one.name in ("broken-0", "reverted-and-again-1")]
-    return [by_the_clock(folder.resolve(), planted) for planted in chosen]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--clock", action="store_true", help="two of them by the host's clock")
     parser.add_argument("--seed", type=int, default=25)
     options = parser.parse_args()
     start = time.monotonic()
-    if options.clock:
-        codes = clocked(options.folder)
-        print(f"exit codes {codes}, in {time.monotonic() - start:.0f} s")
-        return max(codes)
     right = 0
     for planted, kernel, suspects, processes, good in replayed(options.folder, options.seed):
         right += good

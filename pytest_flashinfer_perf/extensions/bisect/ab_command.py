@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_flashinfer_perf.api import Run, commands, file_io, judging, options, printing, processes, run_file, verdict
-from pytest_flashinfer_perf.extensions.bisect import histories, subjects
+from pytest_flashinfer_perf.api import Run, commands, judging, options, printing, processes, run_file, verdict
+from pytest_flashinfer_perf.extensions.bisect import histories, places
 from pytest_flashinfer_perf.extensions.bisect.pairs import PairPlan
 
 EXAMPLE = """examples:
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
             judgement = PairPlan(args.pairs, args.most_pairs).follow(session.pair, rules, session.more)
     refusals = (*judgement.refusals, *session.failures("base"))
     judgement = replace(judgement, refusals=refusals, failures=session.failures("head"))
-    session.write(judgement)
+    judging.keep(judgement, output)
     code = judging.publish(judgement, args)
     printing.say(session.summary)
     return code
@@ -52,7 +52,7 @@ def sides(
         return
     output = processes.folder(args.output, "ab").resolve()  # each commit is measured in a folder of its own
     command = processes.environment("python", args.python).command
-    trees = subjects.worktrees(args.repo, for_pytest, command, output, args.build)
+    trees = places.worktrees(args.repo, for_pytest, command, output, args.build)
     base = histories.commit(trees.repo, "base", args.base)
     head = histories.commit(trees.repo, "head", args.head or "HEAD")
     try:
@@ -109,13 +109,6 @@ class PairedRuns:
     def summary(self) -> str:
         stopped = "" if self.more() else f"; one more would not fit into --budget={self.budget:g}"
         return f"pairs: {len(self.pair.seconds)}, in {self._seconds:.0f} s, results and logs in {self.output}{stopped}"
-
-    def write(self, judgement: verdict.Judgement) -> None:
-        how = {"gpu": self.gpu, "arguments": list(self.arguments)}
-        session = {"wall_s": self._seconds, "pair_s": self.pair.seconds, **how}
-        session |= {where.name: list(where.command) for where in (self.base, self.head)}
-        file_io.write_json(self.output / "session.json", session)
-        judging.keep(judgement, self.output)
 
 
 def parser() -> argparse.ArgumentParser:

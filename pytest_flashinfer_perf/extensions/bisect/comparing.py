@@ -20,12 +20,7 @@ ANSWERS = {
 }
 SIGNS: Mapping[str, Literal[1, -1]] = {"slower": 1, "faster": -1}
 SIDES: tuple[Side, Side] = ("base", "head")
-ON_HOST = {
-    "host": "slower to enqueue",
-    "plan": "slower to plan",
-    "faster-host": "faster to enqueue",
-    "faster-plan": "faster to plan",
-}
+ON_HOST = {"host": "slower to enqueue", "plan": "slower to plan"}
 
 
 # Measures these cases, or all, at one point in a new process; raises PointError.

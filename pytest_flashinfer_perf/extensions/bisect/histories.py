@@ -1,29 +1,26 @@
-"""The commits between two revisions; `git bisect` chooses the next one to test."""
+"""The points between two ends, commits or FlashInfer's releases, and which of them to measure next."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from pytest_flashinfer_perf.api import file_io, requirements, run_file
+from pytest_flashinfer_perf.api import requirements, run_file
 
 
 class PointVerdict(IntEnum):
-    """Did the case change? The values are the exit codes of `git bisect run`."""
+    """Did the case change? The values are those of `git bisect run`, and in result.json."""
 
     UNCHANGED = 0
     CHANGED = 1
     SKIP = 125
-
-
-GIT_WORDS = {PointVerdict.UNCHANGED: "good", PointVerdict.CHANGED: "bad", PointVerdict.SKIP: "skip"}
 
 
 @dataclass(frozen=True)
@@ -32,9 +29,6 @@ class Next:
 
     point: str | None
     suspects: tuple[str, ...] = ()
-
-
-SUSPECT = re.compile(r"^# (?:possible )?first bad commit: \[(\w+)\]", re.MULTILINE)
 
 
 def git(folder: Path, *words: str) -> str:
@@ -73,41 +67,28 @@ def between(repo: Path, good: str, bad: str) -> tuple[str, str]:
     return first, last
 
 
-@dataclass
+@dataclass(frozen=True)
 class GitHistory:
-    """`tree` is a worktree in which `git bisect` is replayed with all answers so far, without checking out files."""
+    """The commits that `bad` has and `good` has not."""
 
     repo: Path
-    tree: Path
     good: str
     bad: str
-    _next: dict[str, Next] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return int(git(self.repo, "rev-list", "--count", f"{self.good}..{self.bad}"))
 
     def next(self, answers: Mapping[str, PointVerdict]) -> Next:
-        log = self.log(answers, "--no-checkout")
-        if log in self._next:
-            return self._next[log]
-        file = Path(git(self.tree, "rev-parse", "--absolute-git-dir")) / "flashinfer-perf-bisect.log"
-        file_io.write_whole(file, log)
-        done = _git(self.tree, "bisect", "replay", str(file))
-        suspects = SUSPECT.findall(git(self.tree, "bisect", "log"))
-        if suspects:
-            changed = git(self.tree, "rev-parse", "refs/bisect/bad")
-            found = Next(None, (*(one for one in suspects if one != changed), changed))
-        elif done.returncode:
-            raise run_file.RunError(f"git bisect replay in {self.tree}: {done.stderr.strip() or done.stdout.strip()}")
-        else:
-            found = Next(git(self.tree, "rev-parse", "BISECT_HEAD"))
-        return self._next.setdefault(log, found)
-
-    def log(self, answers: Mapping[str, PointVerdict], *options: str) -> str:
-        """The answers as a log for `git bisect replay`."""
-        words = " ".join(f"'{word}'" for word in (*options, self.bad, self.good))
-        steps = (f"git bisect {GIT_WORDS[answer]} {point}\n" for point, answer in answers.items())
-        return f"git bisect start {words}\n{''.join(steps)}"
+        """The commit that halves the suspects, or one further away from the middle the more of them were skipped."""
+        changed = [self.bad, *(point for point, answer in answers.items() if answer is PointVerdict.CHANGED)][-1]
+        unchanged = [self.good, *(point for point, answer in answers.items() if answer is PointVerdict.UNCHANGED)]
+        listed = git(self.repo, "rev-list", "--bisect-all", changed, "--not", *unchanged).splitlines()
+        suspects = [line.split()[0] for line in listed]
+        skipped = sum(answers.get(one) is PointVerdict.SKIP for one in suspects)
+        open_ones = [one for one in suspects if one != changed and one not in answers]
+        if open_ones:
+            return Next(open_ones[min(skipped**2, len(open_ones) - 1)])
+        return Next(None, (*(one for one in suspects if one != changed), changed))
 
     def parents(self, suspects: Sequence[str]) -> list[str]:
         """The parents inside the searched range; a merge may also have parents that are older than the good end."""

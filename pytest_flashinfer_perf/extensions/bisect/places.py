@@ -7,12 +7,12 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_flashinfer_perf.api import Run, file_io, printing, processes, requirements, run_file
+from pytest_flashinfer_perf.api import Run, processes, requirements, run_file
 from pytest_flashinfer_perf.extensions.bisect.histories import git
 from pytest_flashinfer_perf.extensions.bisect.search import PointError, Question, Side
 
@@ -22,6 +22,10 @@ def environment(name: str, command: Sequence[str], paths: Sequence[Path], **vari
     path = os.pathsep.join(filter(None, [*map(str, paths), os.environ.get("PYTHONPATH")]))
     assigned = [f"{variable}={value}" for variable, value in {"PYTHONPATH": path, **variables}.items()]
     return processes.Environment(name, ("env", *assigned, *command))
+
+
+def from_anywhere(command: Sequence[str]) -> tuple[str, ...]:
+    return str(Path(command[0]).absolute()) if "/" in command[0] else command[0], *command[1:]
 
 
 @dataclass
@@ -39,7 +43,7 @@ class Worktrees:
     at: dict[str, str] = field(default_factory=dict)
 
     def prepared(self, side: Side, point: str) -> processes.Environment:
-        tree = self.tree(side, point)
+        tree = self._tree(side, point)
         if self.at.get(side) != point:
             self.at.pop(side, None)
             git(tree, "checkout", "--quiet", "--detach", "--force", point)
@@ -48,7 +52,7 @@ class Worktrees:
             self.at[side] = point
         return self._environment(side, tree)
 
-    def tree(self, side: Side, point: str) -> Path:
+    def _tree(self, side: Side, point: str) -> Path:
         path = self.folder / "trees" / side
         if not path.exists():
             git(self.repo, "worktree", "prune")
@@ -58,7 +62,7 @@ class Worktrees:
     def _environment(self, side: Side, tree: Path) -> processes.Environment:
         """Without .pyc files: files of two checkouts within a second can have one size and date."""
         variables = {"PYTHONDONTWRITEBYTECODE": "1"}
-        if self.compiles(side):  # FlashInfer's cache is keyed by the version, which all commits share
+        if (tree / "flashinfer" / "__init__.py").is_file():  # its cache is keyed by the version, which commits share
             variables["FLASHINFER_WORKSPACE_BASE"] = str(self.folder / "compiled" / side)
         paths = [path for path in (tree, tree / "src") if path.is_dir()]
         made = environment(side, self.command, paths, **variables)
@@ -67,15 +71,25 @@ class Worktrees:
         there = f"--chdir={tree / self.below}"
         return processes.Environment(side, ("env", there, *made.command[1:], f"--rootdir={tree}"))
 
-    def compiles(self, side: Side) -> bool:
-        """Whether the revision has FlashInfer's own sources."""
-        return (self.folder / "trees" / side / "flashinfer" / "__init__.py").is_file()
-
     def remove(self) -> None:
         for side in ("base", "head"):
             path = self.folder / "trees" / side
             if path.exists():
                 git(self.repo, "worktree", "remove", "--force", str(path))
+
+
+def worktrees(
+    folder: Path, arguments: Sequence[str], command: Sequence[str], output: Path, build: str | None
+) -> Worktrees:
+    """Where commits of the folder's repository are measured by pytest with these arguments, in files of `output`."""
+    repo = Path(git(folder, "rev-parse", "--show-toplevel"))
+    here = Path.cwd().resolve()
+    below = here.relative_to(repo) if here.is_relative_to(repo) else None
+    for word in arguments:  # a test in the user's own checkout would be the same at each commit
+        path = Path(word.partition("::")[0])
+        if path.exists() and path.resolve().is_relative_to(repo) and (below is None or path.is_absolute()):
+            raise run_file.RunError(f"{word} is in the checkout itself: start this in {repo}, and name it from there")
+    return Worktrees(repo, output, from_anywhere(command), below, build)
 
 
 # Folders that .pth files add to the path: of PYTHONPATH's folders Python itself reads none.
@@ -93,10 +107,6 @@ with contextlib.redirect_stdout(io.StringIO()):
         error = f"{type(raised).__name__}: {raised}"
 print(json.dumps(error))
 """
-
-
-class DoesNotImportError(run_file.RunError):
-    """This release does not import here: it is of another torch, CUDA or Python."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +128,7 @@ class Installed:
             with tempfile.TemporaryDirectory(dir=site.parent) as folder:
                 made = Path(folder, "site")
                 self._add(str(self.wheels.get(point) or f"{requirements.PROJECT}=={point}"), made, point)
-                left_out = self._complete(made, point)
-                if left_out:
-                    printing.say(f"{point}: not installed: {'; '.join(left_out)}")
+                self._complete(made, point)
                 self._verify_imports(made, point)
                 made.replace(site)
         return self._environment(side, site)
@@ -131,26 +139,16 @@ class Installed:
         except run_file.RunError as ended:  # the import ended the process
             error = str(ended)
         if error:
-            raise DoesNotImportError(f"{point} does not import here: {error}")
+            raise run_file.RunError(f"{point} does not import here: {error}")
 
-    def _complete(self, site: Path, point: str) -> list[str]:
-        """Add what the release requires, and what that requires in turn; return what could not be added, and why."""
-        tried = dict[str, str]()
-        unmet = processes.unmet(self._environment(point, site))
-        while lacking := [one for one in unmet if one.name not in tried]:
-            tried |= {one.name: self._tried(one, site, point) for one in lacking}
-            unmet = processes.unmet(self._environment(point, site))
-        return [f"{one.requirement} ({tried[one.name]})" for one in unmet]
-
-    def _tried(self, one: requirements.Unmet, site: Path, point: str) -> str:
-        """Add it; return why it could not be of use."""
-        if one.name == requirements.TORCH:
-            return f"{one.why}, and torch stays what it is"
-        try:
-            self._add(one.requirement, site, f"{point}-{one.name}")
-        except run_file.RunError as error:
-            return str(error).rpartition("\n")[2]
-        return "another package requires another version"
+    def _complete(self, site: Path, point: str) -> None:
+        """Add what the release requires, and what that requires in turn; what is lacking then is said before a run."""
+        tried = {requirements.TORCH}
+        while lacking := [one for one in processes.unmet(self._environment(point, site)) if one.name not in tried]:
+            for one in lacking:
+                tried.add(one.name)
+                with suppress(run_file.RunError):  # the log has pip's reason
+                    self._add(one.requirement, site, f"{point}-{one.name}")
 
     def _add(self, wanted: str, site: Path, name: str) -> None:
         """By way of an empty folder: pip would not touch a folder that two packages share."""
@@ -164,9 +162,6 @@ class Installed:
         if not any(site.glob("*.pth")):
             return made
         return environment(name, self.command, [*map(Path, processes.asked(made, ADDED, str(site))), site])
-
-    def compiles(self, _side: Side) -> bool:
-        return True
 
     def remove(self) -> None:
         shutil.rmtree(self.folder / "releases", ignore_errors=True)
@@ -183,14 +178,7 @@ def installer(python: Sequence[str], wheels: Path | None = None) -> list[str]:
     raise run_file.RunError(f"{shlex.join(python)} has no pip, and there is no uv on the path: install either")
 
 
-# What prepares a revision, and gives the command to run there.
 Places = Worktrees | Installed
-
-
-# Measure a revision in a pytest process of its own, after compiling the kernels that the tests need.
-
-# `flashinfer-perf prebuild` instead of pytest
-PREBUILD = "import sys; from pytest_flashinfer_perf import cli; sys.exit(cli.main(['prebuild', '--', *sys.argv[1:]]))"
 
 
 @dataclass
@@ -203,7 +191,6 @@ class Processes:
     gpu: str | None
     allowed: frozenset[str] = frozenset()
     tests: dict[str, str] = field(default_factory=dict)
-    compiled: set[tuple[str, str]] = field(default_factory=set)
     complete: set[str] = field(default_factory=set)
 
     def __call__(self, question: Question, side: Side, nth: int, cases: Iterable[str] | None) -> Run:
@@ -215,7 +202,6 @@ class Processes:
             self._verify_complete(one, question.point(one))
         try:
             where, stem = self.places.prepared(side, point), folder / f"pair-{nth + 1:02}-{side}"
-            self._compile(side, point, where, stem, only)
             run = processes.measured(where, self.arguments, stem, only, f"  {folder.name}, {stem.name}").run
         except run_file.RunError as error:
             raise PointError(point, error) from error
@@ -232,26 +218,3 @@ class Processes:
         except run_file.RunError as error:
             raise PointError(point, error) from error
         self.complete.add(point)
-
-    def _compile(
-        self, side: Side, point: str, where: processes.Environment, stem: Path, only: Sequence[str] | None
-    ) -> None:
-        """Compile the modules of these tests. A failure is only logged: the run compiles again and reports it."""
-        if self.gpu is None or (side, point) in self.compiled or not self.places.compiles(side):
-            return
-        self.compiled.add((side, point))
-        program = where.program(PREBUILD)
-        if program is None:
-            raise run_file.RunError(f"{shlex.join(where.command)} names no Python that compiles before it measures")
-        start, log, words = time.monotonic(), stem.with_name(f"prebuild-{side}.log"), list(self.arguments)
-        if only is not None:
-            named = stem.with_suffix(".prebuild")
-            file_io.write_whole(named, "".join(f"{test}\n" for test in only))
-            words.append(f"--perf-only={named}")
-        try:
-            processes.logged([*program, *words], log)
-        except run_file.RunError as error:
-            reason = str(error).rpartition("\n")[2].removeprefix("ERROR: ")
-            printing.say(f"  not compiled first, {side}: {reason}: see {log}")
-        else:
-            printing.say(f"  prebuild, {side}: {time.monotonic() - start:.1f} s")

@@ -2,21 +2,20 @@
 
 A point is a commit or a release; the base of a comparison is the older point, the head the newer one. The search asks
 a `Question` at a time and gets a finding for each case; cases that want the same point next are measured together.
-Every answer is kept in a file, so that an interrupted search goes on where it was. How a question is answered is left
-to `comparing.py`, which point comes next to `histories.py`.
+How a question is answered is left to `comparing.py`, which point comes next to `histories.py`.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
 from typing import Literal
 
-from pytest_flashinfer_perf.api import fields, file_io, run_file
+from pytest_flashinfer_perf.api import run_file
 from pytest_flashinfer_perf.extensions.bisect.histories import History, Next, PointVerdict
+
+RESULT = "result.json"  # in the folder of a search
 
 Stage = Literal["ends", "step", "verify"]
 Side = Literal["base", "head"]
@@ -39,10 +38,6 @@ class Question:
 
     def point(self, side: Side) -> str:
         return self.base if side == "base" else self.head
-
-    @property
-    def key(self) -> tuple[int, str, str, str]:
-        return self.number, self.stage, self.base, self.head
 
     @property
     def folder(self) -> str:
@@ -90,56 +85,6 @@ def skipped(question: Question, error: PointError) -> dict[str, CaseFinding]:
     sentence = str(error).partition("\n")[0]
     return {case: CaseFinding(PointVerdict.SKIP, sentence, test) for case, test in question.tests.items()}
 
-
-# Record each comparison of a search in a file, so that an interrupted search can be resumed.
-
-COMMAND, FINDINGS, RESULT = "bisect.json", "findings.json", "result.json"
-
-
-@dataclass(frozen=True)
-class AnsweredQuestion:
-    """A question, the finding for each case, and how long that took."""
-
-    number: int
-    stage: str
-    base: str
-    head: str
-    seconds: float
-    cases: Mapping[str, CaseFinding]
-
-
-@dataclass
-class SearchJournal:
-    """Returns recorded findings as long as the file has some, then compares and records."""
-
-    path: Path
-    compare: Compare
-    entries: list[AnsweredQuestion] = field(default_factory=list)
-    asked: int = 0
-
-    def __call__(self, question: Question) -> Mapping[str, CaseFinding]:
-        self.asked += 1
-        if self.asked > len(self.entries):
-            start = time.monotonic()
-            found = dict(self.compare(question))
-            self.entries.append(AnsweredQuestion(*question.key, time.monotonic() - start, found))
-            file_io.write_json(self.path, fields.written(self.entries))
-        entry = self.entries[self.asked - 1]
-        if (entry.number, entry.stage, entry.base, entry.head) != question.key:
-            raise run_file.RunError(f"{self.path}: question {question.number} is another one there: start a new search")
-        return entry.cases
-
-
-def read_journal(path: Path, compare: Compare) -> SearchJournal:
-    """The journal in this file, or an empty one if there is no such file."""
-    try:
-        entries = fields.read_list(AnsweredQuestion, file_io.read_json(path) if path.exists() else [], "it")
-    except (file_io.FileError, fields.FieldError) as error:
-        raise run_file.RunError(f"{path}: no findings of a search: {error}") from error
-    return SearchJournal(path, compare, entries)
-
-
-# The search itself.
 
 TRIES = 3  # how many suspects of a case may turn out to be equal to their parents
 

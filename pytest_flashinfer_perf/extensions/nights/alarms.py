@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_flashinfer_perf.api import fields, file_io, formatting, printing, run_file, words
-from pytest_flashinfer_perf.extensions.bisect.search import COMMAND, RESULT, CaseFinding
+from pytest_flashinfer_perf.extensions.bisect.search import RESULT, CaseFinding
 from pytest_flashinfer_perf.extensions.nights.trends import NEAR, STILL_THERE, Found, GpuPage
 
 STATE, EVENTS = "alarms.json", "README.md"
@@ -221,9 +221,6 @@ def _bisect(folder: Path, one: Found) -> Iterator[str]:
         except (fields.FieldError, file_io.FileError) as error:
             raise run_file.RunError(f"{result}: no result of a bisect: {error}") from error
         yield from (f"* {formatting.as_markdown(_outcome(said))}" for said in found)
-    elif (folder / COMMAND).exists():
-        yield f"A search was begun in {formatting.as_markdown(str(folder))} and has no result yet; it goes on with:\n"
-        yield _code(shlex.join(["flashinfer-perf", "bisect", "--resume", str(folder)]))
     elif command:
         yield _code(shlex.join(command))
     else:

@@ -1,14 +1,12 @@
 """Files that extensions read give a result or one sentence, whatever they hold."""
 
 import contextlib
-import functools
 
 import pytest
 from made import document, row
 from mutations import as_json, as_lines, as_text, few_and, said_of
 
 from pytest_flashinfer_perf import loading
-from pytest_flashinfer_perf.extensions.bisect import search as findings_of_a_search
 from pytest_flashinfer_perf.extensions.fuzz import findings
 from pytest_flashinfer_perf.extensions.fuzz.asked import is_finding
 from pytest_flashinfer_perf.extensions.resume import journal
@@ -16,8 +14,6 @@ from pytest_flashinfer_perf.extensions.shards import shards
 from pytest_flashinfer_perf.gate import rules
 from pytest_flashinfer_perf.settings import project_file
 
-FOUND = {"number": 1, "stage": "ends", "base": "a", "head": "b", "seconds": 1.5}
-FOUND["cases"] = {"c": {"answer": 1, "sentence": "s", "facts": ["f"]}}
 FINDING = {"flashinfer_perf_finding": 1, "line": ["--routine", "mm_fp8", "--m", "4"], "case": "c"}
 RUN = document(*(row(f"decode/b16-{name}") for name in ("fa2", "fa3")), commit="0123456789abcdef")
 
@@ -48,7 +44,6 @@ JOURNAL = [
 READERS = {
     "journal": (journal.read, as_lines, JOURNAL),
     "durations of shards": (shards.seconds, as_json, RUN),
-    "findings of bisect": (functools.partial(findings_of_a_search.read_journal, compare=None), as_json, [FOUND]),
     "finding": (read_finding, as_json, FINDING),
     "settings": (read_settings, as_text, SETTINGS),
 }

@@ -70,13 +70,11 @@ COMMANDS = here(
         "merge strange.json other.json -o merged.json --allow duplicates,gaps,commits,versions,gpus",
         "history runs",
         "compare --base base.json --head other.json --perf-config=strange.json",
-        "bisect --resume strange",
         "prove --from=proof",
     ]
 )
 PLACES = {
     "history runs": "runs/strange.json",
-    "bisect --resume strange": "strange/bisect.json",
     "prove --from=proof": "proof/plain-strange.json",
 }
 SENTENCE = re.compile(r"flashinfer-perf \w+: .+\n(.+\(--allow \w+\)\n)*")
@@ -87,7 +85,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, us, nth in (("base", 100.0, 1), ("other", 101.0, 2), ("again", 102.0, 1)):
         Path(f"{name}.json").write_text(json.dumps(run(us, nth)))
-    for name in ("runs", "strange", "proof"):
+    for name in ("runs", "proof"):
         Path(name).mkdir()
     for side, us in (("plain", 100), ("planted", 150)):
         for nth in range(3):

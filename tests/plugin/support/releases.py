@@ -8,14 +8,11 @@ import zipfile
 PYTEST = """
 import json, os, sys, time
 words = dict(word.partition("=")[::2] for word in sys.argv[1:])
-if "--collect-only" in words:
-    print("1/3 tests collected (2 deselected)")
-    sys.exit(0)
 import flashinfer
 median = flashinfer.US * (1 + 1e-6 * (os.getpid() % 7)) * 1e-6
 stats = {"median": median, "mean": median, "stddev": 1e-9, "iqr": 1e-9, "rounds": 9}
 extra = {"case": "own/a", "status": "ok", "instrument": "cupti", "bound": "memory", "case_s": time.time()}
-extra |= {"gpu_uuid": os.environ.get("GPU"), "kernels": [getattr(flashinfer, "KERNEL", f"kernel_{flashinfer.US}")]}
+extra |= {"kernels": [f"kernel_{flashinfer.US}"]}
 rows = [{"name": "a", "fullname": "a", "stats": stats, "extra_info": extra}]
 machine = {"flashinfer": flashinfer.__version__}
 json.dump({"benchmarks": rows, "machine_info": machine}, open(words["--benchmark-json"], "w"))
@@ -75,8 +72,6 @@ def environment(folder, monkeypatch, *, by_pip=False):
         (folder / f"fake_{module}.py").write_text(program)
         started = f'shift 2; exec {real} -S {folder / f"fake_{module}.py"} "$@"'
         fakes += f'if [ "$2" = {module} ]; then {started}; fi\n'
-    broken = 'exit $(grep -c US.=.120 "$PYTHONPATH/flashinfer/__init__.py")'
-    compiler = f'case "$2" in *prebuild*) echo "$PYTHONPATH"; echo "$@"; {broken};; esac'
-    python.write_text(f'#!/bin/sh\n{fakes}{compiler}\nexec {real} "$@"\n')
+    python.write_text(f'#!/bin/sh\n{fakes}exec {real} "$@"\n')
     python.chmod(0o755)
     return python.parents[1]

@@ -76,8 +76,6 @@ def test_two_environments_are_measured_in_turns_and_judged(told, capsys):
         ("4", "head", "1"),
         ("4", "base", "1"),
     ]
-    session = json.loads((told / "out" / "session.json").read_text())
-    assert len(session["pair_s"]) == 4
     verdicts = json.loads((told / "out" / "verdicts.json").read_text())
     assert verdicts["exit_code"] == 1
     assert (told / "out" / "verdicts.md").read_text() == (told / "more.md").read_text()

@@ -7,9 +7,8 @@ import pytest
 from releases import environment, packed, wheel
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.extensions.bisect import places, subjects
-from pytest_flashinfer_perf.extensions.bisect.places import Installed, Processes
-from pytest_flashinfer_perf.extensions.bisect.search import Question
+from pytest_flashinfer_perf.extensions.bisect import places
+from pytest_flashinfer_perf.extensions.bisect.places import Installed
 from pytest_flashinfer_perf.launch import processes
 
 # By the real pip.
@@ -67,27 +66,6 @@ def test_releases_of_an_index_are_listed_and_installed_by_pip(bisect, tmp_path, 
     assert "pip cannot list the releases of flashinfer-python: " in told
 
 
-def test_a_dry_run_prints_what_it_would_cost_and_makes_nothing(bisect, tmp_path):
-    for version in ("1.0", "1.1", "1.3.post1"):
-        wheel(tmp_path / "wheels", version, LEVELS[version])
-    before = sorted(tmp_path.rglob("*"))
-    code, shown, told = bisect("1.0", "1.3.post1", "--wheels=wheels", "--dry-run")
-    assert (code, told) == (0, "")
-    assert "points: 2, so about 1 step after the ends, and a verification" in shown
-    assert "cases: 1, in 3 to 10 pairs" in shown
-    assert "disk: 0.00 GiB" in shown
-    assert "minutes: 2 to 7 at 6 s a process and 1 s a case" in shown
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_disk_is_that_of_what_is_installed_where_no_wheel_is_there_to_be_looked_at(monkeypatch):
-    of_one = subjects.disk_of_releases(1)
-    assert of_one > 100 * 2**20
-    assert subjects.disk_of_releases(3) == 3 * of_one
-    monkeypatch.setattr(subjects.requirements, "PROJECT", "no-such-project")
-    assert subjects.disk_of_releases(3) is None
-
-
 @pytest.mark.parametrize(
     ("own", "sentence"),
     [
@@ -106,28 +84,6 @@ def test_what_cannot_be_searched_is_said(bisect, tmp_path, own, sentence):
     assert "there is no such folder" in bisect("1.0", "1.1", "--wheels=nowhere")[2]
 
 
-@pytest.mark.usefixtures("bisect")
-def test_on_a_gpu_the_kernels_of_the_suspects_are_compiled_once_before_they_are_timed(tmp_path, monkeypatch, capsys):
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    monkeypatch.setenv("GPU", "GPU-0")
-    made = {version: wheel(tmp_path / "wheels", version, LEVELS[version]) for version in ("1.0", "1.3.post1")}
-    command = (str(tmp_path / "venv" / "bin" / "python"), "-m", "pytest")
-    installed = Installed(tmp_path, command, places.installer([sys.executable]), made)
-    instrument = Processes(installed, ["tests", "-k", "decode"], tmp_path / "out", "GPU-0")
-    question = Question(1, "step", "1.0", "1.3.post1", {"own/a": "a", "own/b": "b"})
-    for nth, cases in enumerate((["own/a", "own/b"], ["own/a"])):
-        assert [len(instrument(question, side, nth, cases).rows) for side in ("base", "head")] == [1, 1]
-    log = (tmp_path / "out" / "01-step" / "prebuild-base.log").read_text().splitlines()
-    assert log[0] == str(tmp_path / "releases" / "1.0")
-    assert "cli.main(['prebuild', '--', *sys.argv[1:]])" in log[1]
-    named = tmp_path / "out" / "01-step" / "pair-01-base.prebuild"
-    assert log[1].endswith(f" tests -k decode --perf-only={named}")
-    assert named.read_text() == "a\nb\n"
-    told = capsys.readouterr().err
-    assert told.count("  prebuild, base: ") == 1
-    assert told.count(f"see {tmp_path / 'out' / '01-step' / 'prebuild-head.log'}") == 1
-
-
 def test_what_is_installed_stays_and_the_release_comes_before_it(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/already/there")
     made = wheel(tmp_path / "wheels", "1.0", 1)
@@ -140,7 +96,7 @@ def test_what_is_installed_stays_and_the_release_comes_before_it(tmp_path, monke
 
 
 @pytest.mark.more
-def test_what_a_release_requires_is_installed_with_it_and_the_rest_is_named(tmp_path, monkeypatch, capsys):
+def test_what_a_release_requires_is_installed_with_it(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     wheels = tmp_path / "wheels"
     requires = ("kernels[of-13]>=2", "lost>=1", "torch>=99", "pytest")
@@ -160,11 +116,6 @@ def test_what_a_release_requires_is_installed_with_it_and_the_rest_is_named(tmp_
     where = Installed(tmp_path, (sys.executable, "-m", "pytest"), install, {"1.0": made}).prepared("head", "1.0")
     processes.logged(where.program(program), tmp_path / "log")
     assert (tmp_path / "log").read_text() == "1 2 3\n"
-    told = capsys.readouterr().err
-    assert told.startswith(
-        "1.0: not installed: lost>=1 (ERROR: No matching distribution found for lost>=1); torch>=99 (is "
-    )
-    assert told.endswith(", >=99 is required, and torch stays what it is)\n")
     assert sorted(path.stem for path in (tmp_path / "builds").iterdir()) == [
         "1.0",
         "1.0-kernels",
@@ -192,23 +143,17 @@ def test_an_incomplete_release_is_not_measured_unless_that_is_admitted(bisect, t
     assert "own/a first slower in 1.2 (release of flashinfer-python)" in shown
 
 
-def test_a_release_that_does_not_import_is_skipped_and_as_an_end_gives_way(bisect, tmp_path):
+def test_a_release_that_does_not_import_is_skipped_and_as_an_end_an_error(bisect, tmp_path):
     broken = "print('of another build')\nimport xml._gone"
     for version, us in (("1.0", 100), ("1.1", 100), ("1.2", 120), ("1.3", 120), ("1.4", 120)):
-        wheel(tmp_path / "wheels", version, us, first=broken if version in {"1.0", "1.2", "1.4"} else "")
-    code, shown, told = bisect("1.0", "1.4", "--wheels=wheels", "--output=out")
+        wheel(tmp_path / "wheels", version, us, first=broken if version in {"1.2", "1.4"} else "")
+    code, shown, told = bisect("1.0", "1.3", "--wheels=wheels", "--output=out")
     assert code == 1
-    for end in ("1.0", "1.4"):
-        assert f"{end} does not import here: ModuleNotFoundError: No module named 'xml._gone': left out" in told
-    assert "2 points from 1.1 to 1.3" in told
-    assert "skip: 1.2 does not import here: ModuleNotFoundError: No module named 'xml._gone'" in " ".join(told.split())
+    reason = "does not import here: ModuleNotFoundError: No module named 'xml._gone'"
+    assert f"unclear: 1.2 {reason}" in " ".join(told.split())
     assert "first slower in one of these 2, of which only the last could be measured: 1.2 1.3" in shown
+    code, _, told = bisect("1.0", "1.4", "--wheels=wheels", "--output=none")
+    assert (code, told.splitlines()[-1]) == (2, f"flashinfer-perf bisect: 1.4 {reason}")
     wheel(tmp_path / "wheels", "1.0", 100, first="import os; os.abort()")
-    code, _, told = bisect("1.0", "1.1", "--wheels=wheels", "--output=none")
+    code, _, told = bisect("1.0", "1.1", "--wheels=wheels", "--output=aborted")
     assert "1.0 does not import here: 1.0: its Python does not answer: " in told
-    wheel(tmp_path / "wheels", "1.1", 100, first=broken)
-    code, _, told = bisect("1.0", "1.1", "--wheels=wheels", "--output=neither")
-    assert (code, told.splitlines()[-1]) == (
-        2,
-        "flashinfer-perf bisect: --releases: no two of these releases import here",
-    )

@@ -217,6 +217,6 @@ def test_a_merge_is_verified_against_each_parent_within_the_ends(tmp_path):
         git(folder, *name, "commit", "--quiet", "--allow-empty", "--message", branch)
     git(folder, "checkout", "--quiet", "main")
     git(folder, *name, "merge", "--quiet", "--no-edit", "side", "old")
-    history = GitHistory(folder, folder, ids[1], git(folder, "rev-parse", "main"))
+    history = GitHistory(folder, ids[1], git(folder, "rev-parse", "main"))
     assert history.parents([history.bad]) == [ids[3], git(folder, "rev-parse", "side"), git(folder, "rev-parse", "old")]
     assert history.parents([ids[2]]) == [ids[1]]

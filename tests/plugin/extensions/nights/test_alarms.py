@@ -119,9 +119,6 @@ def test_an_alarm_has_the_search_for_its_cause_and_what_that_found(here):
     command = f"flashinfer-perf bisect --releases 0.7.2 0.7.3 --find slower --output alarms/{name} -- '--perf-case="
     assert command in path.read_text()
     folder.mkdir()
-    (folder / "bisect.json").write_text("{}")
-    watched(here, after(48, 1.05, flashinfer="0.7.3"))
-    assert f"    flashinfer-perf bisect --resume alarms/{name}" in path.read_text()
     (folder / "result.json").write_text(json.dumps([SUSPECT, {"case": "decode/b"}]))
     watched(here, after(49, 1.05, flashinfer="0.7.3"))
     assert "* decode/a: since 0.7.3, time +5.1 %\n* decode/b: nothing is suspected" in path.read_text()
