@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import SUPPRESS
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,10 +28,9 @@ STEP = option(
     "--perf-step",
     metavar="FLAGS",
     help="Run the kernels of one step of the model: --phase decode or prefill, --batch, --context, --page-size, "
-    "--kv-dtype, --mixed, --tp, --dp, --ep. Default for a config.json: --phase decode --batch 64 --context 8192.",
+    "--kv-dtype, --tp, --dp, --ep. Default for a config.json: --phase decode --batch 64 --context 8192.",
 )
-PLAN = option("--perf-plan", reads=True, metavar="FILE", help=SUPPRESS)  # of a step, which `model` has made
-OPTIONS = (MODEL, STEP, PLAN)
+OPTIONS = (MODEL, STEP)
 
 
 def pytest_perf_options() -> Mapping[str, Sequence[Option]]:

@@ -1,16 +1,22 @@
-"""How each architecture's config.json describes its layers; unknown architectures are an error."""
+"""How each architecture's config.json describes its layers.
+
+`ARCHITECTURES` is the table: a function that says of one layer what it mixes tokens with and what follows, and what a
+config.json of it leaves out. An architecture that is not in it is an error that says what has to be added.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from pytest_flashinfer_perf.api import errors
 from pytest_flashinfer_perf.extensions.models import config_json, quantisation
 from pytest_flashinfer_perf.extensions.models.config_json import ConfigError, Fields
 from pytest_flashinfer_perf.extensions.models.description import (
+    GELU,
     Dense,
     Description,
     Experts,
@@ -23,10 +29,7 @@ from pytest_flashinfer_perf.extensions.models.description import (
 from pytest_flashinfer_perf.routines.published_models import Latent, Routing
 
 MOST_LAYERS = 1024
-NEEDED = (
-    "hidden_size, num_hidden_layers, vocab_size, num_attention_heads, num_key_value_heads, head_dim and "
-    "intermediate_size; with experts also their number, moe_intermediate_size and num_experts_per_tok"
-)
+RENORMALIZED = Routing("renormalize")
 
 
 def read(path: Path) -> Description:
@@ -38,156 +41,83 @@ def read(path: Path) -> Description:
 
 
 def describe(config: Fields, name: str) -> Description:
-    architecture = _architecture(config)
-    inner, quantised = config.language(), quantisation.read(config.language())
-    count = inner.number("num_hidden_layers", most=MOST_LAYERS)
+    known = _architecture(config)
+    inner = config.language(known.defaults)
+    quantised = quantisation.read(inner)
     layers: Counter[Layer] = Counter()
-    for index in range(count):
-        layers[Layer(*ARCHITECTURES[architecture](inner, index), quantised.of(index))] += 1
+    for index in range(inner.number("num_hidden_layers", most=MOST_LAYERS)):
+        layers[Layer(*known.parts(inner, index), quantised.of(index))] += 1
     return Description(
         name=name,
-        architecture=architecture,
         hidden=inner.number("hidden_size"),
         vocabulary=inner.number("vocab_size"),
         tied=inner.switch("tie_word_embeddings"),
         layers=tuple(layers.items()),
-        dtype=quantisation.dtype(inner),
+        gemma=known.parts in (_gemma2, _gemma3),
     )
 
 
-def _architecture(config: Fields) -> str:
+def _architecture(config: Fields) -> Architecture:
     listed = config.words("architectures")
     if not listed:
         raise config.fault("architectures", f"is missing: {', '.join(ARCHITECTURES)} are known")
     if listed[0] not in ARCHITECTURES:
-        sentence = errors.unknown(listed[0], ARCHITECTURES)
-        raise ConfigError(f"{config.source}: architectures: {sentence}; a new one has to say how it spells {NEEDED}")
-    return listed[0]
+        raise ConfigError(
+            f"{config.source}: architectures: {listed[0]} is not described. If its layers are those of one that is, "
+            f"write that one's name there: {', '.join(ARCHITECTURES)}. If not, it needs a line in ARCHITECTURES of "
+            f"{__name__} with a function that says of each layer how its config.json spells its heads and its "
+            "feed-forward part or experts"
+        )
+    return ARCHITECTURES[listed[0]]
 
 
-def _heads(config: Fields, **more: object) -> Grouped:
+# What a layer mixes tokens with.
+
+
+def _heads(config: Fields, **more: Any) -> Grouped:
     heads = config.number("num_attention_heads")
     kv_heads = config.number("num_key_value_heads", default=heads)
     if heads % kv_heads:
         raise config.fault("num_attention_heads", f"{heads} is no multiple of num_key_value_heads {kv_heads}")
     size = config.number("head_dim", "attention_head_dim", default=max(1, config.number("hidden_size") // heads))
     biased = config.switch("attention_bias")
-    return Grouped(heads, kv_heads, size, biased, **more)  # type: ignore[arg-type] # of its fields
+    return Grouped(heads, kv_heads, size, **{"biased": biased, "out_biased": biased, **more})
 
 
-Parts = tuple[Mixer, Feed]  # of a layer: what it mixes tokens with, and what follows
+def _normed(config: Fields, **more: Any) -> Grouped:
+    """With a norm of each query head and each key head."""
+    heads = _heads(config, **more)
+    return replace(heads, normed=2 * heads.head_dim)
 
 
-def _llama(config: Fields, _index: int) -> Parts:
-    return _heads(config), Dense(config.number("intermediate_size"))
-
-
-def _qwen3(config: Fields, _index: int) -> Parts:
-    size = config.number("head_dim")
-    return _heads(config, normed=2 * size), Dense(config.number("intermediate_size"))
-
-
-def _qwen3_moe(config: Fields, index: int) -> Parts:
-    attention, dense = _qwen3(config, index)
-    frequent = (index + 1) % config.number("decoder_sparse_step", default=1) == 0
-    if not frequent or index in config.numbers("mlp_only_layers"):
-        return attention, dense
-    return attention, _experts(config, "num_experts", "moe_intermediate_size", Routing("renormalize"))
-
-
-def _experts(config: Fields, count: str, width: str, routing: Routing, **more: object) -> Experts:
-    there, chosen = config.number(count), config.number("num_experts_per_tok", "top_k_experts")
-    if chosen > there:
-        raise config.fault("num_experts_per_tok", f"{chosen} is more than {count} {there}")
-    return Experts(there, chosen, config.number(width), routing, **more)  # type: ignore[arg-type] # of its fields
-
-
-def _mixtral(config: Fields, _index: int) -> Parts:
-    experts = _experts(config, "num_local_experts", "intermediate_size", Routing("renormalize"))
-    return _heads(config, window=config.optional("sliding_window")), experts
-
-
-def _minimax(config: Fields, _index: int) -> Parts:
-    heads = _heads(config)
-    normed = (heads.heads + heads.kv_heads) * heads.head_dim * config.switch("use_qk_norm")
-    routing = Routing("deepseek_v3", scaling=1.0, biased=config.switch("use_routing_bias"))
-    return _heads(config, normed=normed), _experts(config, "num_local_experts", "intermediate_size", routing)
-
-
-def _gpt_oss(config: Fields, index: int) -> Parts:
-    window = config.optional("sliding_window") if _kind(config, index) == "sliding_attention" else None
-    experts = _experts(config, "num_local_experts", "intermediate_size", Routing("renormalize"), biases=True)
-    return _heads(config, window=window, sinks=True), experts
-
-
-def _kind(config: Fields, index: int) -> str:
+def _is_whole(config: Fields, index: int, every: int) -> bool:
+    """Whether the layer attends to all tokens, by its name in a list, or as each of so many does."""
     kinds = config.words("layer_types")
+    if not kinds:
+        return (index + 1) % config.number("sliding_window_pattern", "full_attention_interval", default=every) == 0
     if index >= len(kinds):
         raise config.fault("layer_types", f"lists {len(kinds)} layers of {config.number('num_hidden_layers')}")
-    return kinds[index]
+    return kinds[index] == "full_attention"
 
 
-def _llama4(config: Fields, index: int) -> Parts:
-    """Layers without RoPE see all tokens, the others those of their chunk."""
-    whole = (index + 1) % config.number("no_rope_layer_interval", default=4) == 0
-    window = None if whole else config.optional("attention_chunk_size")
-    attention = _heads(config, window=window, rotated=not whole)
-    every = config.number("interleave_moe_layer_step")
-    if (index + 1) % every:
-        return attention, Dense(config.number("intermediate_size_mlp"))
-    shared = Dense(config.number("intermediate_size"))
-    return attention, _experts(config, "num_local_experts", "intermediate_size", Routing("llama4"), shared=shared)
+def _window(config: Fields, index: int, every: int) -> int | None:
+    return None if _is_whole(config, index, every) else config.optional("sliding_window")
 
 
-def _deepseek(config: Fields, index: int) -> Parts:
-    frequent = config.number("moe_layer_freq", default=1)
-    sizes = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    latent = Latent(config.number("num_attention_heads"), *(config.number(name) for name in sizes))
-    if index < config.number("first_k_dense_replace", default=0, least=0) or index % frequent:
-        return latent, Dense(config.number("intermediate_size"))
-    groups, chosen = config.number("n_group", default=1), config.number("topk_group", default=1)
-    grouped = {"groups": groups, "groups_chosen": chosen} if groups > 1 else {}
-    scaling = config.factor("routed_scaling_factor")
-    routing = Routing("deepseek_v3", scaling=scaling, biased=True, **grouped)
-    width = "moe_intermediate_size"
-    shared = config.number("n_shared_experts", default=0, least=0) * config.number(width)
-    return latent, _experts(config, "n_routed_experts", width, routing, shared=Dense(shared) if shared else None)
+def _latent(config: Fields) -> Latent:
+    """DeepSeek-V2-Lite has no latents of queries."""
+    ranks = config.number("q_lora_rank", default=0), config.number("kv_lora_rank")
+    sizes = (config.number(name) for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    return Latent(config.number("num_attention_heads"), *ranks, *sizes)
 
 
-def _qwen3_5(config: Fields, index: int) -> Parts:
-    return _qwen3_5_mixer(config, index), Dense(config.number("intermediate_size"))
-
-
-def _qwen3_5_moe(config: Fields, index: int) -> Parts:
-    shared = Dense(config.number("shared_expert_intermediate_size"))
-    routing = Routing("renormalize")
-    experts = _experts(config, "num_experts", "moe_intermediate_size", routing, shared=shared, shared_gate=True)
-    return _qwen3_5_mixer(config, index), experts
-
-
-def _qwen3_5_mixer(config: Fields, index: int) -> Mixer:
-    if _kind(config, index) != "linear_attention":
-        return _heads(config, gated=config.switch("attn_output_gate"), normed=2 * config.number("head_dim"))
-    # A gated delta net has queries, keys, values, an output gate, and two numbers for each value head.
+def _delta_net(config: Fields) -> Recurrent:
+    """Queries, keys, values, an output gate, and two numbers for each value head."""
     heads, size = config.number("linear_num_value_heads"), config.number("linear_value_head_dim")
     keys = config.number("linear_num_key_heads") * config.number("linear_key_head_dim")
     values = heads * size
     convolution = (2 * keys + values) * config.number("linear_conv_kernel_dim")
-    state, other = values * config.number("linear_key_head_dim"), convolution + 2 * heads + size
-    return Recurrent("gated delta net", 2 * keys + 2 * values + 2 * heads, values, other, state)
-
-
-def _nemotron(config: Fields, index: int) -> Parts:
-    """Each layer is a mixer or a feed-forward layer, by the letter that the pattern has for it."""
-    pattern = config.word("hybrid_override_pattern")
-    letter = pattern[index : index + 1]
-    if letter not in ("M", "*", "-", "E") or not letter:
-        raise config.fault("hybrid_override_pattern", f"has {letter!r} for layer {index}: M, *, - and E are known")
-    if letter == "M":
-        return _mamba(config), None
-    if letter == "*":
-        return _heads(config, rotated=False), None
-    return None, _nemotron_experts(config) if letter == "E" else Dense(config.number("intermediate_size"), False)
+    return Recurrent("gated delta net", 2 * keys + 2 * values + 2 * heads, values, convolution + 2 * heads + size)
 
 
 def _mamba(config: Fields) -> Recurrent:
@@ -195,31 +125,197 @@ def _mamba(config: Fields) -> Recurrent:
     heads, size = config.number("mamba_num_heads"), config.number("mamba_head_dim")
     inner, states = heads * size, 2 * config.number("n_groups") * config.number("ssm_state_size")
     convolution = (inner + states) * (config.number("conv_kernel") + config.switch("use_conv_bias"))
-    state = inner * config.number("ssm_state_size")
-    return Recurrent("Mamba 2", 2 * inner + states + heads, inner, convolution + 3 * heads + inner, state)
+    return Recurrent("Mamba 2", 2 * inner + states + heads, inner, convolution + 3 * heads + inner)
+
+
+# What follows.
+
+
+def _dense(config: Fields, name: str = "intermediate_size", **more: Any) -> Dense:
+    return Dense(config.number(name), **more)
+
+
+def _experts(config: Fields, count: str, width: str, routing: Routing = RENORMALIZED, **more: Any) -> Experts:
+    there, chosen = config.number(count), config.number("num_experts_per_tok", "top_k_experts")
+    if chosen > there:
+        raise config.fault("num_experts_per_tok", f"{chosen} is more than {count} {there}")
+    return Experts(there, chosen, config.number(width), routing, **more)
+
+
+def _qwen_feed(config: Fields, index: int) -> Feed:
+    """Experts in each layer, or in some of them; some have one that every token takes, behind a gate."""
+    if (index + 1) % config.number("decoder_sparse_step", default=1) or index in config.numbers("mlp_only_layers"):
+        return _dense(config)
+    one = "shared_expert_intermediate_size"
+    shared = _dense(config, one) if one in config else None
+    return _experts(config, "num_experts", "moe_intermediate_size", shared=shared, shared_gate=shared is not None)
+
+
+def _deepseek_feed(config: Fields, index: int, *, biased: bool = True) -> Feed:
+    frequent = config.number("moe_layer_freq", default=1)
+    if index < config.number("first_k_dense_replace", default=0, least=0) or index % frequent:
+        return _dense(config)
+    groups, chosen = config.number("n_group", default=1), config.number("topk_group", default=1)
+    grouped = {"groups": groups, "groups_chosen": chosen} if groups > 1 else {}
+    scaling = config.factor("routed_scaling_factor")
+    routing = Routing("deepseek_v3", scaling=scaling, biased=True, **grouped) if biased else RENORMALIZED
+    shared = config.number("n_shared_experts", default=0, least=0) * config.number("moe_intermediate_size")
+    of_all = Dense(shared) if shared else None
+    return _experts(config, "n_routed_experts", "moe_intermediate_size", routing, shared=of_all)
+
+
+# The layers of each architecture.
+
+Parts = tuple[Mixer, Feed]
+
+
+def _llama(config: Fields, _index: int) -> Parts:
+    """Also those with a window in each layer, or biases of queries, keys and values alone."""
+    return _heads(config, window=config.optional("sliding_window")), _dense(config)
+
+
+def _qwen2(config: Fields, _index: int) -> Parts:
+    return _heads(config, biased=True, out_biased=False), _dense(config)
+
+
+def _qwen2_moe(config: Fields, index: int) -> Parts:
+    return _heads(config, biased=True, out_biased=False), _qwen_feed(config, index)
+
+
+def _qwen3(config: Fields, _index: int) -> Parts:
+    return _normed(config), _dense(config)
+
+
+def _qwen3_moe(config: Fields, index: int) -> Parts:
+    return _normed(config), _qwen_feed(config, index)
+
+
+def _qwen3_5(config: Fields, index: int) -> Parts:
+    return _qwen3_5_mixer(config, index), _dense(config)
+
+
+def _qwen3_5_moe(config: Fields, index: int) -> Parts:
+    return _qwen3_5_mixer(config, index), _qwen_feed(config, index)
+
+
+def _qwen3_5_mixer(config: Fields, index: int) -> Mixer:
+    is_whole = _is_whole(config, index, every=4)
+    return _normed(config, gated=config.switch("attn_output_gate")) if is_whole else _delta_net(config)
+
+
+def _gemma2(config: Fields, index: int) -> Parts:
+    return _heads(config, window=_window(config, index, every=2), capped=True), _dense(config, activation=GELU)
+
+
+def _gemma3(config: Fields, index: int) -> Parts:
+    return _normed(config, window=_window(config, index, every=6)), _dense(config, activation=GELU)
+
+
+def _mixtral(config: Fields, _index: int) -> Parts:
+    experts = _experts(config, "num_local_experts", "intermediate_size")
+    return _heads(config, window=config.optional("sliding_window")), experts
+
+
+def _minimax(config: Fields, _index: int) -> Parts:
+    """Its norms are of all queries, and of all keys."""
+    heads = _heads(config)
+    normed = (heads.heads + heads.kv_heads) * heads.head_dim * config.switch("use_qk_norm")
+    routing = Routing("deepseek_v3", scaling=1.0, biased=config.switch("use_routing_bias"))
+    return replace(heads, normed=normed), _experts(config, "num_local_experts", "intermediate_size", routing)
+
+
+def _gpt_oss(config: Fields, index: int) -> Parts:
+    experts = _experts(config, "num_local_experts", "intermediate_size", biases=True)
+    return _heads(config, window=_window(config, index, every=2), sinks=True), experts
+
+
+def _llama4(config: Fields, index: int) -> Parts:
+    """Layers without RoPE see all tokens, the others those of their chunk."""
+    whole = (index + 1) % config.number("no_rope_layer_interval", default=4) == 0
+    window = None if whole else config.optional("attention_chunk_size")
+    attention = _heads(config, window=window, rotated=not whole)
+    if (index + 1) % config.number("interleave_moe_layer_step"):
+        return attention, _dense(config, "intermediate_size_mlp")
+    shared = _dense(config)
+    return attention, _experts(config, "num_local_experts", "intermediate_size", Routing("llama4"), shared=shared)
+
+
+def _deepseek_v2(config: Fields, index: int) -> Parts:
+    return _latent(config), _deepseek_feed(config, index, biased=False)
+
+
+def _deepseek_v3(config: Fields, index: int) -> Parts:
+    return _latent(config), _deepseek_feed(config, index)
+
+
+def _glm4_moe(config: Fields, index: int) -> Parts:
+    heads = _normed if config.switch("use_qk_norm") else _heads
+    return heads(config, out_biased=False), _deepseek_feed(config, index)
+
+
+def _nemotron(config: Fields, index: int) -> Parts:
+    """Each layer is a mixer or a feed-forward layer, by the letter that the pattern has for it."""
+    letter = config.word("hybrid_override_pattern")[index : index + 1]
+    if letter not in ("M", "*", "-", "E"):
+        raise config.fault("hybrid_override_pattern", f"has {letter!r} for layer {index}: M, *, - and E are known")
+    if letter == "M":
+        return _mamba(config), None
+    if letter == "*":
+        return _heads(config, rotated=False), None
+    return None, _nemotron_experts(config) if letter == "E" else _dense(config, gated=False)
 
 
 def _nemotron_experts(config: Fields) -> Experts:
     if "moe_latent_size" in config:
         raise config.fault("moe_latent_size", "is of experts behind a projection, which is not described here")
     routing = Routing("deepseek_v3", scaling=config.factor("routed_scaling_factor"), biased=True)
-    shared = Dense(config.number("moe_shared_expert_intermediate_size"), False)
-    more = {"shared": shared, "gated": False, "activation": "Relu2"}
-    return _experts(config, "n_routed_experts", "moe_intermediate_size", routing, **more)
+    more = {"shared": _dense(config, "moe_shared_expert_intermediate_size", gated=False), "gated": False}
+    return _experts(config, "n_routed_experts", "moe_intermediate_size", routing, activation="Relu2", **more)
 
 
-ARCHITECTURES: dict[str, Callable[[Fields, int], Parts]] = {
-    "LlamaForCausalLM": _llama,
-    "Qwen3ForCausalLM": _qwen3,
-    "Qwen3VLForConditionalGeneration": _qwen3,
-    "Qwen3MoeForCausalLM": _qwen3_moe,
-    "Qwen3VLMoeForConditionalGeneration": _qwen3_moe,
-    "Qwen3_5ForConditionalGeneration": _qwen3_5,
-    "Qwen3_5MoeForConditionalGeneration": _qwen3_5_moe,
-    "MixtralForCausalLM": _mixtral,
-    "MiniMaxM2ForCausalLM": _minimax,
-    "GptOssForCausalLM": _gpt_oss,
-    "Llama4ForConditionalGeneration": _llama4,
-    "DeepseekV3ForCausalLM": _deepseek,
-    "NemotronHForCausalLM": _nemotron,
+class Architecture(NamedTuple):
+    """The parts of a layer, and the fields that a config.json may leave out, as transformers has them then."""
+
+    parts: Callable[[Fields, int], Parts]
+    defaults: Mapping[str, Any] = {}
+
+
+GEMMA_3 = {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "vocab_size": 262208,
+    "tie_word_embeddings": True,
+}
+LLAMA = Architecture(_llama)
+QWEN_2 = Architecture(_qwen2)
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "LlamaForCausalLM": LLAMA,
+    "MistralForCausalLM": LLAMA,
+    "Mistral3ForConditionalGeneration": LLAMA,
+    "MinistralForCausalLM": LLAMA,
+    "Phi3ForCausalLM": LLAMA,
+    "GraniteForCausalLM": LLAMA,
+    "Qwen2ForCausalLM": QWEN_2,
+    "Qwen2_5_VLForConditionalGeneration": QWEN_2,
+    "Qwen2MoeForCausalLM": Architecture(_qwen2_moe),
+    "Qwen3ForCausalLM": Architecture(_qwen3),
+    "Qwen3VLForConditionalGeneration": Architecture(_qwen3),
+    "Qwen3MoeForCausalLM": Architecture(_qwen3_moe),
+    "Qwen3VLMoeForConditionalGeneration": Architecture(_qwen3_moe),
+    "Qwen3NextForCausalLM": Architecture(_qwen3_5_moe, {"attn_output_gate": True}),
+    "Qwen3_5ForConditionalGeneration": Architecture(_qwen3_5),
+    "Qwen3_5MoeForConditionalGeneration": Architecture(_qwen3_5_moe),
+    "Gemma2ForCausalLM": Architecture(_gemma2, {"tie_word_embeddings": True}),
+    "Gemma3ForCausalLM": Architecture(_gemma3, GEMMA_3),
+    "Gemma3ForConditionalGeneration": Architecture(_gemma3, GEMMA_3),
+    "MixtralForCausalLM": Architecture(_mixtral),
+    "MiniMaxM2ForCausalLM": Architecture(_minimax),
+    "GptOssForCausalLM": Architecture(_gpt_oss),
+    "Llama4ForConditionalGeneration": Architecture(_llama4),
+    "DeepseekV2ForCausalLM": Architecture(_deepseek_v2),
+    "DeepseekV3ForCausalLM": Architecture(_deepseek_v3),
+    "KimiK25ForConditionalGeneration": Architecture(_deepseek_v3),
+    "Glm4MoeForCausalLM": Architecture(_glm4_moe),
+    "NemotronHForCausalLM": Architecture(_nemotron),
 }

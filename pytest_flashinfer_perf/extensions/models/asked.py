@@ -1,4 +1,4 @@
-"""What `--perf-model`, `--perf-step` and `--perf-plan` ask for: a model's sweep of shapes, or the kernels of a step."""
+"""What `--perf-model` and `--perf-step` ask for: a model's sweep of shapes, or the kernels of a step."""
 
 from __future__ import annotations
 
@@ -35,24 +35,20 @@ class AskedModel:
     """The cases of each routine, from these options; files are relative to the current folder."""
 
     def __init__(self, config: pytest.Config) -> None:
-        here, file = config.invocation_params.dir, config.getoption("perf_plan")
         self.model, self.step = config.getoption("perf_model"), config.getoption("perf_step")
-        self.file = here / file if file else None
         if self.model is not None and shipped.is_path(self.model):
-            self.name, self.gpus = str(here / self.model), dict[str, int]()
+            self.name, self.gpus = str(config.invocation_params.dir / self.model), dict[str, int]()
         else:
             self.name, self.gpus = split_name(self.model or "")
 
     @functools.cached_property
     def is_step(self) -> bool:
-        """Of a config.json, with `--perf-step`, or of a plan. Other models have sweeps."""
-        if self.model is None:
-            return self.file is not None
-        return self.step is not None or self.name not in swept()
+        """Of a config.json, or with `--perf-step`. Other models have sweeps."""
+        return self.model is not None and (self.step is not None or self.name not in swept())
 
     @functools.cached_property
     def plan(self) -> StepPlan:
-        return plans.read(self.file) if self.file else plans.of(self.name, parse(self.step or "", self.gpus))
+        return plans.of(self.name, parse(self.step or "", self.gpus))
 
     @functools.cached_property
     def recorded(self) -> StepPlan | None:
@@ -65,12 +61,8 @@ class AskedModel:
     def pytest_collection(self) -> None:
         """Raise for what is wrong before anything is collected."""
         with usage.errors_of_use():
-            if self.file:
-                _ = self.plan
             if self.model is None:
-                if self.step:
-                    raise ParamError("--perf-step needs --perf-model")
-                return
+                raise ParamError("--perf-step needs --perf-model")
             if not shipped.is_path(self.name) and self.name not in known():
                 raise ParamError(f"--perf-model: {errors.unknown(self.name, known())}")
             for routine in all_routines().values():
@@ -86,9 +78,7 @@ class AskedModel:
         self, config: pytest.Config, routine: AnyRoutine, shapes: Sequence[Params | str]
     ) -> Sequence[Case] | None:
         """A test that lists its own shapes keeps them, and a search ignores both."""
-        if shapes or (self.model is None and self.file is None):
-            return None
-        return cases.of_shapes(routine, self.shapes(routine), config.stash[SETTINGS])
+        return None if shapes else cases.of_shapes(routine, self.shapes(routine), config.stash[SETTINGS])
 
     def pytest_perf_routines_beside(self) -> Mapping[str, AnyRoutine]:
         return all_apis() if self.is_step else {}

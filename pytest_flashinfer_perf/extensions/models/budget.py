@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_flashinfer_perf.api import Row, Run, formatting, run_file, scatter
-from pytest_flashinfer_perf.extensions.models.step import StepKernel, StepPlan, Traffic, plan_of
+from pytest_flashinfer_perf.extensions.models.step import StepKernel, StepPlan, plan_of
 from pytest_flashinfer_perf.extensions.reports.sections import Section, Table
 
 USABLE = ("ok", "noisy")
@@ -23,7 +23,6 @@ UNUSABLE = {
     "": "nothing was timed",
 }
 MOST_REASONS = 3
-MOST_KERNELS = 12
 ProblemKey = frozenset[tuple[str, Any]]
 
 
@@ -55,12 +54,11 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class Budget:
-    """The time of a step in a run, beside an earlier run's; without entries, `trouble` says why there is none."""
+    """The time of a step in a run; without entries, `trouble` says why there is none."""
 
     plan: StepPlan
     entries: tuple[KernelTime, ...] = ()
     device: str = ""
-    base: Budget | None = None
     trouble: str = ""
 
     @property
@@ -72,23 +70,8 @@ class Budget:
     def total(self) -> Sum:
         return _sum(self.entries)
 
-    @property
-    def beside(self) -> list[tuple[KernelTime, KernelTime]]:
-        """Each kernel in this run and in the base."""
-        return [] if self.base is None else list(zip(self.entries, self.base.entries, strict=True))
 
-    @property
-    def change(self) -> Sum | None:
-        """As a share of the base, of the kernels that both have; both errors are taken for independent."""
-        both = [(now, then) for now, then in self.beside if now.row and then.row]
-        if not both:
-            return None
-        now, then = _sum(now for now, _ in both), _sum(then for _, then in both)
-        ratio = now.seconds / then.seconds
-        return Sum(ratio - 1, ratio * math.hypot(now.error / now.seconds, then.error / then.seconds))
-
-
-def of_run(plan: StepPlan, run: Run, base: Run | None = None) -> Budget:
+def of_run(plan: StepPlan, run: Run) -> Budget:
     rows = [row for row in run.ours if row.status in USABLE]
     devices = sorted({str(row.identity.device_name) for row in rows})
     if len(devices) != 1:
@@ -98,20 +81,18 @@ def of_run(plan: StepPlan, run: Run, base: Run | None = None) -> Budget:
     ordered = sorted(rows, key=lambda row: row.median, reverse=True)
     fastest = {key: row for row in ordered for key in keys_of(row.params)}
     entries = tuple(_entry(kernel, fastest, run) for kernel in plan.kernels)
-    return Budget(plan, entries, devices[0], None if base is None else of_run(plan, base))
+    return Budget(plan, entries, devices[0])
 
 
 def of_runs(runs: Sequence[Run]) -> list[Budget]:
-    """Each step once, as the newest run has it, beside the first run that measured it."""
-    measured = [(plan, run) for run in sorted(runs, key=lambda run: run.when) if (plan := plan_of(run))]
-    newest = {step.title: (step, run) for step, run in measured}
-    first = {step.title: run for step, run in reversed(measured)}
-    return [_of_two(step, run, first[title]) for title, (step, run) in newest.items()]
+    """Each step once, as the newest run has it."""
+    newest = {plan.title: (plan, run) for run in sorted(runs, key=lambda run: run.when) if (plan := plan_of(run))}
+    return [_if_any(plan, run) for plan, run in newest.values()]
 
 
-def _of_two(plan: StepPlan, run: Run, first: Run) -> Budget:
+def _if_any(plan: StepPlan, run: Run) -> Budget:
     try:
-        return of_run(plan, run, None if first is run else first)
+        return of_run(plan, run)
     except run_file.RunError as error:
         return Budget(plan, trouble=str(error))
 
@@ -225,82 +206,33 @@ def below(budget: Budget) -> Iterator[str]:
     if budget.trouble:
         yield budget.trouble
         return
-    total = budget.total
-    measured = [entry.kernel for entry in budget.entries if entry.row is not None]
-    without = f", incomplete: of kernels with {_weights(measured, budget)}"
-    incomplete = without if budget.plan.gaps or budget.unmeasured else ""
-    per = " per step" if budget.plan.traffic is None else ""
-    yield f"sum {formatting.duration(total.seconds)} +- {formatting.duration(total.error)} of GPU time{per}{incomplete}"
-    if budget.plan.traffic:
-        yield from _beside(budget, budget.plan.traffic)
+    total, traffic = budget.total, budget.plan.traffic
+    per = " per step" if traffic is None else ""
+    lacking = f", incomplete: without {_lacking(budget)}" if budget.plan.gaps or budget.unmeasured else ""
+    yield f"sum {formatting.duration(total.seconds)} +- {formatting.duration(total.error)} of GPU time{per}{lacking}"
+    if traffic and traffic.seconds:
+        yield f"{formatting.duration(total.seconds / traffic.seconds)} of GPU time for each second that was recorded"
     for reason in dict.fromkeys(entry.reason for entry in budget.unmeasured):
         kernels = [entry.kernel for entry in budget.unmeasured if entry.reason == reason]
         names = ", ".join(dict.fromkeys(kernel.name for kernel in kernels))
-        yield f"without a row, though a case measures it: {names} ({_weights(kernels, budget)}): {reason}"
+        yield f"without a row, though a case measures it: {names}{_share(kernels, budget)}: {reason}"
     for entry in budget.entries:
         if entry.row is not None and entry.kernel.note:
             yield f"{entry.kernel.name}: {entry.kernel.note}"
-    if budget.base is not None:
-        yield _change(budget)
     yield from budget.plan.coverage
 
 
-def _beside(budget: Budget, traffic: Traffic) -> Iterator[str]:
-    """The sum per second, and beside the kernels that the recorded program ran, if the recording timed them."""
-    took, (now, between) = budget.total.seconds, _by_kernel(budget)
-    if traffic.seconds:
-        yield f"{formatting.duration(took / traffic.seconds)} of GPU time for each second that was recorded"
-    seen = math.fsum(traffic.kernels.get(name, 0.0) for name in now)
-    if not seen:
-        return
-    both = [(name, seconds / runs) for name, (runs, seconds) in now.items() if name in traffic.kernels]
-    as_often = sum(traffic.runs[name] * each - traffic.kernels[name] for name, each in both)
-    caches = " and ".join(sorted({formatting.cold_l2(entry.row) for entry in budget.entries if entry.row is not None}))
-    yield (
-        f"the recorded program spent {formatting.duration(seen)} in the kernels of these cases; the sum, of "
-        f"{caches}, is "
-        f"{took / seen - 1:+.1%} of that, and {as_often / seen:+.1%} if each kernel ran as often as it was recorded; "
-        f"{1 - seen / math.fsum(traffic.kernels.values()):.1%} of the program's GPU time went into other kernels"
-    )
-    apart = {name: seconds - traffic.kernels.get(name, 0.0) for name, (_, seconds) in now.items()}
-    for name in sorted(apart, key=lambda name: -abs(apart[name]))[:MOST_KERNELS]:
-        sides = ((traffic.runs.get(name, 0), traffic.kernels.get(name, 0.0)), now[name])
-        before, after = (f"{runs:,} x {formatting.duration(seconds / max(1, runs))}" for runs, seconds in sides)
-        yield f"  {apart[name] / seen:+.1%}: recorded {before}, measured {after}: {formatting.shortened(name)}"
-    if between:
-        yield f"  {between / seen:+.1%}: between the kernels of a call, which a recording does not time"
+def _lacking(budget: Budget) -> str:
+    """What the sum does not have: of a step the kernels, of traffic the share of the calls."""
+    left = [entry.kernel for entry in budget.entries if entry.row is None]
+    if budget.plan.traffic is None:
+        return f"{', '.join(dict.fromkeys(kernel.name for kernel in left))}{_share(left, budget)}"
+    calls = sum(entry.kernel.count for entry in budget.entries)
+    return f"{sum(kernel.count for kernel in left) / calls:.1%} of the calls"
 
 
-def _by_kernel(budget: Budget) -> tuple[dict[str, tuple[int, float]], float]:
-    """How often each kernel runs in the calls of the sum, and its seconds; and the seconds between kernels.
-
-    A row times the whole call: a kernel has the part of it that it had in the call that was traced.
-    """
-    found, between = dict[str, tuple[int, float]](), 0.0
-    for kernel, row in ((entry.kernel, entry.row) for entry in budget.entries if entry.row is not None):
-        busy, each = row.timed.busy or row.median, row.trace.kernel_s or ()
-        between += kernel.count * (row.median - busy)
-        for name, often, own in zip(row.trace.kernels or (), row.trace.kernel_runs or (), each, strict=False):
-            runs, seconds = found.get(name, (0, 0.0))
-            found[name] = runs + kernel.count * often, seconds + kernel.count * busy * own / math.fsum(each)
-    return found, between
-
-
-def _weights(kernels: Sequence[StepKernel], budget: Budget) -> str:
-    """Files of older versions do not have the weights of their kernels; of traffic it is the share of the calls."""
-    if budget.plan.traffic:
-        calls = sum(entry.kernel.count for entry in budget.entries)
-        return f"{sum(kernel.count for kernel in kernels) / calls:.1%} of the calls"
+def _share(kernels: Sequence[StepKernel], budget: Budget) -> str:
+    """The part of the weights that these kernels read, where they read any."""
     whole = sum(entry.kernel.weight_bytes for entry in budget.entries)
-    share = f"{sum(kernel.weight_bytes for kernel in kernels) / whole:.1%}" if whole else "an unknown share"
-    return f"{share} of the weights"
-
-
-def _change(budget: Budget) -> str:
-    change = budget.change
-    if change is None:
-        return "the base has no kernel of this step"
-    one_sided = [now.kernel.name for now, then in budget.beside if (now.row is None) != (then.row is None)]
-    without = f", without {', '.join(dict.fromkeys(one_sided))}, which only one run has" if one_sided else ""
-    per = " per step" if budget.plan.traffic is None else ""
-    return f"compared with the base: {change.seconds:+.1%} +- {change.error:.1%} of GPU time{per}{without}"
+    share = f"{sum(kernel.weight_bytes for kernel in kernels) / whole:.1%}" if whole else "0.0%"
+    return "" if share == "0.0%" else f" ({share} of the weights)"

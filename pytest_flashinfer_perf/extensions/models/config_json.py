@@ -69,9 +69,9 @@ class Fields:
         """The object under a field, empty where there is none."""
         return Fields(self._of(name, Mapping, {}, wanted="an object"), f"{self.source}: {name}")
 
-    def language(self) -> Fields:
-        """The language model's part of a multimodal one; what it lacks is beside it."""
-        return replace(self, known={**self.known, **self.below("text_config").known})
+    def language(self, defaults: Mapping[str, Any]) -> Fields:
+        """The language model's part of a multimodal one; what it lacks is beside it, or as by default."""
+        return replace(self, known={**defaults, **self.known, **self.below("text_config").known})
 
     def _of(self, name: str, kind: type | tuple[type, ...], default: Any, wanted: str) -> Any:
         value = self.known.get(name)

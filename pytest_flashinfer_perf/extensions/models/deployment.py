@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.spec.presets import Spread
 
 PHASES = ("decode", "prefill")
 ONE_GPU = Spread()
-KV_DTYPES = ("bfloat16", "float16", "fp8_e4m3")
+KV_DTYPES = ("bfloat16", "fp8_e4m3")
 WAYS = {"tp": "Tensor-parallel", "dp": "Data-parallel", "ep": "Expert-parallel"}
 SIZES = {
     "batch": "Requests of the whole deployment.",
@@ -31,13 +31,17 @@ class Step:
     context: int = 8192
     page_size: int = 64
     kv_dtype: str = "bfloat16"
-    mixed: bool = False
     spread: Spread = ONE_GPU
 
     @property
     def title(self) -> str:
-        lengths = "up to " * self.mixed
-        return f"one {self.phase} step of {self.batch} requests with {lengths}{self.context} tokens"
+        return f"one {self.phase} step of {self.batch} requests with {self.context} tokens"
+
+    @property
+    def flags(self) -> str:
+        """What `parse` reads as this step."""
+        own = {**vars(self), **self.spread._asdict()}
+        return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in own.items() if name != "spread")
 
     @property
     def requests(self) -> int:
@@ -85,7 +89,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kv-dtype", choices=KV_DTYPES, default=Step.kv_dtype, help="Type of the KV cache. Default: %(default)s."
     )
-    parser.add_argument("--mixed", action="store_true", help="Draw each request's length from 1 to the context.")
 
 
 def size(text: str) -> int:

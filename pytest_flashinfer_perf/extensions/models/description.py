@@ -1,7 +1,6 @@
-"""A model as its config.json describes it: layers, their attention and feed-forward parts, and stored weights.
+"""A model as its config.json describes it, from which the kernels of a step are computed (`kernels.py`).
 
-The kernels of a step (`kernels.py`) are computed from it. What it has in common with the suite's published models is
-declared there.
+What it has in common with the suite's published models is declared there.
 """
 
 from __future__ import annotations
@@ -12,17 +11,21 @@ from typing import TypeVar
 from pytest_flashinfer_perf.extensions.models.quantisation import Stored
 from pytest_flashinfer_perf.routines.published_models import GroupedHeads, Latent, RoutedExperts
 
+SILU, GELU = "silu_and_mul", "gelu_tanh_and_mul"  # as FlashInfer calls what follows a gate
+
 
 @dataclass(frozen=True)
 class Grouped(GroupedHeads):
     """Grouped-query attention, over all tokens or the last `window`; `sinks` are a learned logit for each head."""
 
-    biased: bool = False  # its projections
+    biased: bool = False  # the projection to queries, keys and values
+    out_biased: bool = False
     window: int | None = None
     sinks: bool = False
     normed: int = 0  # parameters of norms of queries and keys
     rotated: bool = True  # by RoPE
     gated: bool = False  # a gate as wide as the queries, applied to the output
+    capped: bool = False  # its logits
 
     @property
     def qkv(self) -> int:
@@ -38,7 +41,6 @@ class Recurrent:
     width_in: int
     width_out: int
     other: int  # parameters of the convolution, the decays and the norm
-    state: int  # numbers that a request keeps
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Dense:
 
     width: int
     gated: bool = True
+    activation: str = SILU
 
 
 @dataclass(frozen=True)
@@ -81,12 +84,11 @@ class Description:
     """A language model: without the draft layers and the encoders of images that may come with it."""
 
     name: str
-    architecture: str
     hidden: int
     vocabulary: int
     tied: bool
     layers: tuple[tuple[Layer, int], ...]  # each distinct one, and how often it is there
-    dtype: str = "bf16"  # of the weights that are not quantised
+    gemma: bool = False  # its norms, which are also behind each part
 
     def first(self, kind: type[T]) -> T | None:
         """The first part of this kind, of any layer."""

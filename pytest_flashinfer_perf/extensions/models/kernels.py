@@ -26,7 +26,6 @@ from pytest_flashinfer_perf.routines.published_models import Latent
 from pytest_flashinfer_perf.spec.presets import shared
 
 QUANTISED = ("mm_fp8", "gemm_fp8_nt_groupwise", "mm_fp4")  # they take activations that a kernel before them quantised
-MULTIPLY_BF16 = ("mm_bf16", "bmm_bf16", "cutlass_fused_moe")
 
 
 def of_step(model: Description, step: Step) -> list[StepKernel]:
@@ -35,23 +34,10 @@ def of_step(model: Description, step: Step) -> list[StepKernel]:
         raise ConfigError(f"{model.name} has no experts, which {step.spread.ep} GPUs could share: leave out ep")
     found: dict[Any, StepKernel] = {}
     for one in _all(model, step):
-        typed = _of_type(one, model.dtype)
-        problems = tuple(tuple(sorted(problem.items(), key=str)) for problem in typed.problems)
-        same = (typed.name, typed.gap, typed.note, problems)
-        found[same] = found[same].joined(typed) if same in found else typed
+        problems = tuple(tuple(sorted(problem.items(), key=str)) for problem in one.problems)
+        same = (one.name, one.gap, one.note, problems)
+        found[same] = found[same].joined(one) if same in found else one
     return list(found.values())
-
-
-def _of_type(one: StepKernel, dtype: str) -> StepKernel:
-    """With weights of the config's own type, where the quantisation leaves them as they are."""
-    if dtype == "bf16" or one.stored != "bf16":
-        return one
-    typed = replace(one, stored=dtype, weight_bytes=one.parameters * BITS[dtype] / 8)
-    if not any(problem["routine"] in MULTIPLY_BF16 for problem in one.problems):
-        return typed
-    if dtype == "fp32":
-        return replace(typed, problems=(), gap="no routine multiplies weights of float32")
-    return replace(typed, note="; ".join(filter(None, (one.note, "measured in bfloat16, its weights are float16"))))
 
 
 def _all(model: Description, step: Step) -> Iterator[StepKernel]:
@@ -68,18 +54,17 @@ def _all(model: Description, step: Step) -> Iterator[StepKernel]:
 def _between_gpus(model: Description, step: Step) -> Iterator[StepKernel]:
     mixers = sum(count for layer, count in model.layers if layer.mixer is not None)
     feeds = sum(count for layer, count in model.layers if layer.feed is not None)
-    message = {"hidden_size": model.hidden, **({"input_dtype": "float16"} if model.dtype == "fp16" else {})}
     if step.spread.tp > 1:
-        summed = {"num_tokens": step.tokens, **message, "num_gpus": step.spread.tp}
+        summed = {"num_tokens": step.tokens, "hidden_size": model.hidden, "num_gpus": step.spread.tp}
         yield called("all-reduce", ({"routine": "allreduce_fusion", **summed},)).times(mixers + feeds)
     for layer, count in model.layers:
         if step.spread.ep > 1 and isinstance(layer.feed, Experts):
-            yield _to_experts(layer.feed, message, step).times(count)
+            yield _to_experts(layer.feed, model.hidden, step).times(count)
 
 
-def _to_experts(layer: Experts, message: Problem, step: Step) -> StepKernel:
+def _to_experts(layer: Experts, hidden: int, step: Step) -> StepKernel:
     """There and back; GPUs that share a request's tokens send a part of them each."""
-    sizes = {"num_tokens": -(-step.tokens // step.spread.tp), **message, "num_gpus": step.spread.ep}
+    sizes = {"num_tokens": -(-step.tokens // step.spread.tp), "hidden_size": hidden, "num_gpus": step.spread.ep}
     chosen = {"num_experts": layer.count, "top_k": layer.chosen}
     return called("all-to-all", ({"routine": "moe_a2a_dispatch_combine", **sizes, **chosen},))
 
@@ -98,13 +83,15 @@ def _of_layer(model: Description, layer: Layer, step: Step) -> Iterator[StepKern
             yield from dense(layer.feed, hidden, stored.dense, step)
         case Experts():
             yield from experts(layer.feed, hidden, stored, step)
-    yield norm("add-norm", step.tokens, hidden, ADD_AND_NORM).times(layer.norms)
+    yield norm("add-norm", step.tokens, hidden, GEMMA_ADD_AND_NORM if model.gemma else ADD_AND_NORM).times(layer.norms)
+    if model.gemma:
+        yield norm("post-norm", step.tokens, hidden, GEMMA_NORM).times(layer.norms)
 
 
 def _around(model: Description, step: Step) -> Iterator[StepKernel]:
     """The vocabulary's tables and the choice of a token; the first norm, alone of all, has nothing to add to."""
     vocabulary = -(-model.vocabulary // step.spread.tp)
-    yield norm("first norm", step.tokens, model.hidden)
+    yield norm("first norm", step.tokens, model.hidden, GEMMA_NORM if model.gemma else NORM)
     table = 0 if model.tied else vocabulary * model.hidden
     yield gap("embedding", "no routine measures the lookup", parameters=table)
     yield product("lm-head", step.requests, ProductWeights(vocabulary, model.hidden))
@@ -113,19 +100,10 @@ def _around(model: Description, step: Step) -> Iterator[StepKernel]:
     yield of_api("sampling", SAMPLING, logits)
 
 
-class Coverage(NamedTuple):
-    """Which part of the weights, and of the operations on them, has a case."""
-
-    weights: float
-    flops: float
-
-
-def coverage(kernels: Sequence[StepKernel]) -> Coverage:
-    def share(of: str) -> float:
-        whole = sum(getattr(one, of) for one in kernels)
-        return sum(getattr(one, of) for one in kernels if not one.gap) / whole if whole else 0.0
-
-    return Coverage(share("weight_bytes"), share("flops"))
+def covered(kernels: Sequence[StepKernel]) -> float:
+    """Which share of the weights has a case."""
+    whole = sum(one.weight_bytes for one in kernels)
+    return sum(one.weight_bytes for one in kernels if not one.gap) / whole if whole else 0.0
 
 
 # The kernels of attention layers of each kind, with their projections, on one GPU.
@@ -134,7 +112,6 @@ DECODE = "BatchDecodeWithPagedKVCacheWrapper"
 PAGED = "BatchPrefillWithPagedKVCacheWrapper"
 RAGGED = "BatchPrefillWithRaggedKVCacheWrapper"
 MLA = "BatchMLAPagedAttentionWrapper"
-SCAN = 6.0  # operations on each number of a state: to decay it, add to it, and read it
 
 
 def grouped(layer: Grouped, hidden: int, stored: str, step: Step) -> Iterator[StepKernel]:
@@ -151,38 +128,36 @@ def grouped(layer: Grouped, hidden: int, stored: str, step: Step) -> Iterator[St
         yield rope(here.heads, here.kv_heads, size, step)
     yield append(APPEND, {"num_kv_heads": here.kv_heads, "head_dim": size}, step)
     yield _attention(here, step)
-    yield product("o", step.tokens, ProductWeights(hidden, here.out, stored, layer.biased))
+    yield product("o", step.tokens, ProductWeights(hidden, here.out, stored, layer.out_biased))
 
 
 def _attention(here: Grouped, step: Step) -> StepKernel:
     seen = min(step.context, here.window or step.context)
-    # The tokens that a query sees: of a prompt, those before it.
-    attended = seen * (1 - seen / (2 * step.context)) if step.phase == "prefill" else seen
-    flops = 4.0 * step.tokens * here.heads * here.head_dim * attended
     reasons = [f"a window of {seen}"] * (seen < step.context) + ["sinks"] * here.sinks
+    reasons += ["a cap of its logits"] * here.capped
     if reasons:
         name = "attention" if seen == step.context else "window attention"
         reason = f"no routine measures attention with {' and '.join(reasons)}"
-        return gap(name, reason, parameters=here.heads * here.sinks, flops=flops)
+        return gap(name, reason, parameters=here.heads * here.sinks)
     sizes = {"num_qo_heads": here.heads, "num_kv_heads": here.kv_heads, "head_dim_qk": here.head_dim}
     cached = {**_requests(step), **sizes, "head_dim_vo": here.head_dim, "page_size": step.page_size}
     asked = {"routine": PAGED if step.phase == "prefill" else DECODE, **cached}
-    return called("attention", (asked,), flops=flops)
+    return called("attention", (asked,))
 
 
 def _requests(step: Step) -> dict[str, Any]:
-    lengths = {"batch_size": step.requests, "s_kv": step.context, "random_actual_seq_len": step.mixed}
+    lengths = {"batch_size": step.requests, "s_kv": step.context}
     prompt = {"s_qo": step.context, "causal": True} if step.phase == "prefill" else {}
-    half = {"q_dtype": "float16"} if step.kv_dtype == "float16" else {}
-    return {**lengths, **prompt, **half, "kv_dtype": step.kv_dtype}
+    return {**lengths, **prompt, "kv_dtype": step.kv_dtype}
 
 
 def latent(layer: Latent, hidden: int, stored: str, step: Step) -> Iterator[StepKernel]:
     """Decoding meets the cache of latents with absorbed queries; prefilling expands keys and values for each head."""
     here = layer.part(step.spread.tp)
     yield product("qkv-down", step.tokens, ProductWeights(here.down, hidden, stored))
-    yield product("q-up", step.tokens, ProductWeights(here.heads * here.query, here.q_rank, stored))
-    yield norm("q-norm", step.tokens, here.q_rank)
+    yield product("q-up", step.tokens, ProductWeights(here.heads * here.query, here.q_rank or hidden, stored))
+    if here.q_rank:
+        yield norm("q-norm", step.tokens, here.q_rank)
     yield norm("kv-norm", step.tokens, here.kv_rank)
     yield rope(here.heads, 1, here.rope_dim, step)
     yield append(APPEND_LATENT, {"head_dim_ckv": here.kv_rank, "head_dim_kpe": here.rope_dim}, step)
@@ -193,27 +168,24 @@ def latent(layer: Latent, hidden: int, stored: str, step: Step) -> Iterator[Step
 def _absorbed(here: Latent, stored: str, step: Step) -> Iterator[StepKernel]:
     sizes = {"num_qo_heads": here.heads, "head_dim_ckv": here.kv_rank, "head_dim_kpe": here.rope_dim}
     asked = {"routine": MLA, **_requests(step), **sizes, "page_size": step.page_size}
-    flops = 2.0 * step.tokens * here.heads * step.context * (2 * here.kv_rank + here.rope_dim)
     yield of_heads("absorb-q", here.heads, step.tokens, ProductWeights(here.kv_rank, here.nope_dim, stored))
-    yield called("attention", (asked,), flops=flops)
+    yield called("attention", (asked,))
     yield of_heads("absorb-v", here.heads, step.tokens, ProductWeights(here.v_dim, here.kv_rank, stored))
 
 
 def _expanded(here: Latent, stored: str, step: Step) -> Iterator[StepKernel]:
     heads = {"num_qo_heads": here.heads, "num_kv_heads": here.heads}
     asked = {"routine": RAGGED, **_requests(step), **heads, "head_dim_qk": here.query, "head_dim_vo": here.v_dim}
-    flops = float(step.tokens * here.heads * step.context * (here.query + here.v_dim))
     wide = here.heads * (here.nope_dim + here.v_dim)
     yield product("kv-up", step.tokens, ProductWeights(wide, here.kv_rank, stored))
-    yield called("attention", (asked,), flops=flops)
+    yield called("attention", (asked,))
 
 
 def recurrent(layer: Recurrent, hidden: int, stored: str, step: Step) -> Iterator[StepKernel]:
     wide = shared(layer.width_in, step.spread.tp, f"columns of the {layer.kind} projection")
     inner = shared(layer.width_out, step.spread.tp, f"columns of the {layer.kind} output")
     yield product("state-in", step.tokens, ProductWeights(wide, hidden, stored))
-    other, flops = -(-layer.other // step.spread.tp), SCAN * step.tokens * layer.state / step.spread.tp
-    yield gap("scan", f"no routine measures {layer.kind}", parameters=other, flops=flops)
+    yield gap("scan", f"no routine measures {layer.kind}", parameters=-(-layer.other // step.spread.tp))
     yield product("state-out", step.tokens, ProductWeights(hidden, inner, stored))
 
 
@@ -255,11 +227,10 @@ def _routed(layer: Experts, hidden: int, stored: str, step: Step) -> StepKernel:
     matrices = 3 if layer.gated else 2
     biases = (2 * layer.width + hidden) * layer.biases
     parameters = (matrices * hidden * layer.width + biases) // step.spread.tp * here
-    flops = 2.0 * step.routed_tokens * layer.chosen * matrices * hidden * width / step.spread.ep
     uneven = [columns for columns in (hidden, width) if columns % COLUMNS[stored]]
     if uneven and stored in FP4:
-        return gap("experts", cut(stored, uneven[0]), parameters=parameters, flops=flops, stored=stored)
-    routed = called("experts", tuple(_calls(layer, hidden, stored, step)), parameters, flops, stored)
+        return gap("experts", cut(stored, uneven[0]), parameters=parameters, stored=stored)
+    routed = called("experts", tuple(_calls(layer, hidden, stored, step)), parameters, stored)
     return replace(routed, note="without the biases of the experts" if layer.biases else "")
 
 
@@ -281,10 +252,12 @@ def _calls(layer: Experts, hidden: int, stored: str, step: Step) -> Iterator[Pro
 
 NORM = "flashinfer.norm.rmsnorm"
 ADD_AND_NORM = "flashinfer.norm.fused_add_rmsnorm"
+GEMMA_NORM = "flashinfer.norm.gemma_rmsnorm"
+GEMMA_ADD_AND_NORM = "flashinfer.norm.gemma_fused_add_rmsnorm"
 ROPE = "flashinfer.rope.apply_rope_with_cos_sin_cache_inplace"
 APPEND = "flashinfer.page.append_paged_kv_cache"
 APPEND_LATENT = "flashinfer.page.append_paged_mla_kv_cache"
-ACTIVATION = "flashinfer.activation.silu_and_mul"
+ACTIVATIONS = "flashinfer.activation"
 SAMPLING = "flashinfer.sampling.top_k_top_p_sampling_from_logits"
 # The routines that multiply weights as a checkpoint stores them.
 PRODUCTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
@@ -298,18 +271,13 @@ PRODUCTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 Problem = Mapping[str, Any]
 
 
-def called(
-    name: str, problems: tuple[Problem, ...], parameters: int = 0, flops: float = 0.0, stored: str = "bf16"
-) -> StepKernel:
-    weight_bytes = parameters * BITS[stored] / 8
-    return StepKernel(
-        name=name, problems=problems, parameters=parameters, flops=flops, stored=stored, weight_bytes=weight_bytes
-    )
+def called(name: str, problems: tuple[Problem, ...], parameters: int = 0, stored: str = "bf16") -> StepKernel:
+    return StepKernel(name=name, problems=problems, weight_bytes=parameters * BITS[stored] / 8)
 
 
-def gap(name: str, reason: str, *, parameters: int = 0, flops: float = 0.0, stored: str = "bf16") -> StepKernel:
+def gap(name: str, reason: str, *, parameters: int = 0, stored: str = "bf16") -> StepKernel:
     """A part of the step that no case measures."""
-    return replace(called(name, (), parameters, flops, stored), gap=reason)
+    return replace(called(name, (), parameters, stored), gap=reason)
 
 
 class ProductWeights(NamedTuple):
@@ -323,14 +291,14 @@ class ProductWeights(NamedTuple):
 
 def product(name: str, m: int, weights: ProductWeights) -> StepKernel:
     n, k, stored, bias = weights
-    parameters, flops = n * k + n * bias, 2.0 * m * n * k
+    parameters = n * k + n * bias
     if k % COLUMNS[stored]:
-        return gap(name, cut(stored, k), parameters=parameters, flops=flops, stored=stored)
+        return gap(name, cut(stored, k), parameters=parameters, stored=stored)
     added = {"bias": True} if bias and stored == "bf16" else {}
     note = "without its bias" if bias and not added else ""
     sizes = {"m": m, "n": n, "k": k, **added}
     problems = tuple({"routine": routine, **sizes, **more} for routine, more in PRODUCTS[stored].items())
-    return replace(called(name, problems, parameters, flops, stored), note=note)
+    return replace(called(name, problems, parameters, stored), note=note)
 
 
 def cut(stored: str, columns: int) -> str:
@@ -342,7 +310,7 @@ def of_heads(name: str, heads: int, m: int, weights: ProductWeights) -> StepKern
     """A product for each head, of weights that are bf16 when they are multiplied."""
     n, k, stored, _ = weights
     asked = {"routine": "bmm_bf16", "batch_size": heads, "m": m, "n": n, "k": k}
-    return called(name, (asked,), heads * n * k, 2.0 * heads * m * n * k, stored)
+    return called(name, (asked,), heads * n * k, stored)
 
 
 def of_api(name: str, api: str, sizes: Mapping[str, Any], parameters: int = 0) -> StepKernel:
@@ -379,4 +347,5 @@ def append(api: str, widths: Mapping[str, int], step: Step) -> StepKernel:
 def activation(layer: Dense, width: int, step: Step, prefix: str) -> StepKernel:
     if not layer.gated:
         return gap(f"{prefix}activation", "no API applies an activation without a gate")
-    return of_api(f"{prefix}activation", ACTIVATION, {"num_tokens": step.tokens, "hidden_size": 2 * width})
+    sizes = {"num_tokens": step.tokens, "hidden_size": 2 * width}
+    return of_api(f"{prefix}activation", f"{ACTIVATIONS}.{layer.activation}", sizes)

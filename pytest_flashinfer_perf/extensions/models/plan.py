@@ -1,8 +1,7 @@
 """The plan of a step: which kernels it has, which problems measure them, and which parts of the model have none.
 
-`of` makes a plan from the config alone, in a moment, without torch or FlashInfer. A plan is data: it is written for the
-process that measures it, which completes it by the routines and APIs that are installed there (`completed`), measures
-its `shapes`, and stores it in the file of the run.
+`of` makes a plan from the config alone, in a moment, without torch or FlashInfer. The session that measures it
+completes it by the routines and APIs that are installed there, and stores it in the file of the run.
 """
 
 from __future__ import annotations
@@ -10,12 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
-from pathlib import Path
 
-from pytest_flashinfer_perf.api import fields as stored
-from pytest_flashinfer_perf.api import file_io
 from pytest_flashinfer_perf.extensions.models import kernels, shipped
-from pytest_flashinfer_perf.extensions.models.config_json import ConfigError
 from pytest_flashinfer_perf.extensions.models.deployment import Step
 from pytest_flashinfer_perf.extensions.models.kernels import Problem
 from pytest_flashinfer_perf.extensions.models.step import StepKernel, StepPlan
@@ -33,18 +28,6 @@ def of(text: str, step: Step) -> StepPlan:
     except UnevenError as error:
         raise UnevenError(f"{model.name} has {error}") from error
     return _covered(StepPlan(name=name, title=f"{name}: {step.title}", kernels=found))
-
-
-def read(path: Path) -> StepPlan:
-    """Read the plan that another process has written."""
-    try:
-        return stored.read(StepPlan, file_io.read_json(path), str(path))
-    except (file_io.FileError, stored.FieldError) as error:
-        raise ConfigError(f"{path} is no plan of a step: {error}") from error
-
-
-def write(path: Path, plan: StepPlan) -> None:
-    file_io.write_json(path, stored.written(plan))
 
 
 def shapes(plan: StepPlan, routine: AnyRoutine) -> list[Shape[Params]]:
@@ -102,24 +85,6 @@ def _params(one: Problem, routine: AnyRoutine | None) -> Params:
     return params
 
 
-def is_of(recorded: StepPlan, plan: StepPlan) -> bool:
-    """Whether a run's step is the planned one: the same kernels, each measured by problems that the plan asks for."""
-    if recorded.name != plan.name or len(recorded.kernels) != len(plan.kernels):
-        return False
-    return all(map(_is_same, recorded.kernels, plan.kernels))
-
-
-def _is_same(recorded: StepKernel, planned: StepKernel) -> bool:
-    """A recorded problem has more parameters than the planned one, those that are the routine's defaults."""
-    if (recorded.name, recorded.count) != (planned.name, planned.count):
-        return False
-    return all(any(_extends(one, asked) for asked in planned.problems) for one in recorded.problems)
-
-
-def _extends(recorded: Problem, asked: Problem) -> bool:
-    return all(recorded.get(name) == value for name, value in asked.items())
-
-
 def listed(plan: StepPlan) -> Iterator[str]:
     """The kernels that would be measured, each with the flags of its cases."""
     yield plan.title
@@ -132,12 +97,10 @@ def listed(plan: StepPlan) -> Iterator[str]:
 
 
 def _covered(plan: StepPlan) -> StepPlan:
-    """With a line about the parts of the model that have cases, by their share of the weights, and one for each gap."""
-    share = kernels.coverage(plan.kernels)
-    lines = [f"{plan.name}: {share.weights:.1%} of the weights and {share.flops:.1%} of the operations have a case"]
+    """With a line about the weights that have a case, and one for each reason why a part of the model has none."""
+    lines = [f"{plan.name}: {kernels.covered(plan.kernels):.1%} of the weights have a case"]
     for reason in dict.fromkeys(one.gap for one in plan.gaps):
         names = dict.fromkeys(one.name for one in plan.gaps if one.gap == reason)
-        left = kernels.coverage([replace(one, gap="" if one.gap == reason else "other") for one in plan.kernels])
-        weighs = f"{left.weights:.2%} of the weights, {left.flops:.2%} of the operations"
-        lines.append(f"  without a case: {', '.join(names)} ({weighs}): {reason}")
+        left = kernels.covered([replace(one, gap="" if one.gap == reason else "other") for one in plan.kernels])
+        lines.append(f"  without a case: {', '.join(names)} ({left:.2%} of the weights): {reason}")
     return replace(plan, coverage=tuple(lines))

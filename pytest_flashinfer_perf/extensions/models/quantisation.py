@@ -12,8 +12,6 @@ from pytest_flashinfer_perf.extensions.models.config_json import Fields
 
 BITS: Mapping[str, float] = {
     "bf16": 16,
-    "fp16": 16,
-    "fp32": 32,
     "fp8": 8,
     "fp8_blocks": 8 + 32 / 128**2,
     "nvfp4": 4.5,
@@ -21,7 +19,6 @@ BITS: Mapping[str, float] = {
 }
 # How many columns of a row share a scale, so that a GPU's part has whole ones.
 COLUMNS: Mapping[str, int] = {"bf16": 1, "fp8": 1, "fp8_blocks": 128, "nvfp4": 16, "mxfp4": 32}
-DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 BLOCKS = [128, 128]
 ALGORITHMS = {"FP8": "fp8", "NVFP4": "nvfp4"}
 ROOTS = ("model", "backbone", "model.language_model", "language_model.model")
@@ -70,15 +67,6 @@ def read(config: Fields) -> Quantisation:
     given = config.below("quantization_config")
     kept = (*given.words("modules_to_not_convert"), *given.words("ignore"), *given.words("exclude_modules"))
     return Quantisation(_kind(given), kept, given.word("quant_method") == "mxfp4")
-
-
-def dtype(config: Fields) -> str:
-    """The type of what is not quantised; bf16 where the config does not say."""
-    name = next((name for name in ("torch_dtype", "dtype") if name in config), "torch_dtype")
-    stated = config.word(name, default="bfloat16").removeprefix("torch.")
-    if stated not in DTYPES:
-        raise config.fault(name, f"{stated!r} is unknown: {', '.join(DTYPES)} are known")
-    return DTYPES[stated]
 
 
 def _kind(given: Fields) -> str:

@@ -13,12 +13,11 @@ from typing import Any
 from pytest_flashinfer_perf.api import Run, fields
 
 NAME = "step"  # of the part of a run
-SUMMED = ("count", "weight_bytes", "parameters", "flops")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepKernel:
-    """One kernel of a step on one GPU; bytes, parameters and FLOPs are those of all its `count` calls."""
+    """One kernel of a step on one GPU; its `weight_bytes` are those of all its `count` calls."""
 
     name: str
     count: int = 1
@@ -26,17 +25,14 @@ class StepKernel:
     cases: tuple[str, ...] = ()  # of each problem, as ids have it without the backend
     gap: str = ""  # why no case measures it
     note: str = ""
-    stored: str = "bf16"  # the type of its weights
     weight_bytes: float = 0.0
-    parameters: int = 0
-    flops: float = 0.0
 
     def times(self, count: int) -> StepKernel:
-        return replace(self, **{name: getattr(self, name) * count for name in SUMMED})
+        return replace(self, count=self.count * count, weight_bytes=self.weight_bytes * count)
 
     def joined(self, other: StepKernel) -> StepKernel:
         """This kernel and the calls of another layer's that is the same."""
-        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in SUMMED})
+        return replace(self, count=self.count + other.count, weight_bytes=self.weight_bytes + other.weight_bytes)
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -48,8 +44,6 @@ class Traffic:
     """What a recording says of the program that made the calls."""
 
     seconds: float
-    kernels: Mapping[str, float]  # the GPU's seconds in each, if it was timed
-    runs: Mapping[str, int]  # how often each of them ran
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
     found = list(filter(pytest_perf_argument, named))
     if len(found) > 1:
         raise pytest.UsageError(f"{found[1]}: one recording at a time, {found[0].name} is named too")
-    if found and (config.getoption("perf_model") or config.getoption("perf_plan")):
+    if found and config.getoption("perf_model"):
         raise pytest.UsageError(f"{found[0]}: a recording and --perf-model have a sum each, which a run has one of")
     if found:
         from pytest_flashinfer_perf.extensions.traffic.measured import RecordingSession

@@ -73,10 +73,8 @@ def of(recorded: Recording, name: str, cover: float = 1.0, backends: tuple[str, 
     kernels = [_kernel(cluster, cases) for cluster, cases in measured]
     kernels += [_gap(one.leader.api, one.calls, f"beyond --perf-cover={cover:.0%}") for one, _ in made[count:]]
     kernels += [_gap(one.api, one.calls, one.reason) for one in translated.without]
-    seen = {kernel.kernel: kernel.seconds for kernel in recorded.kernels}
-    runs = {kernel.kernel: kernel.count for kernel in recorded.kernels}
     of_all = sum(call.count for call in recorded.calls)
-    facts = Traffic(seconds=recorded.head.seconds, kernels=seen, runs=runs)
+    facts = Traffic(seconds=recorded.head.seconds)
     title = f"{name}: {of_all:,} calls in {recorded.head.seconds:.1f} s"
     said = tuple(_coverage(name, found, count, translated, recorded))
     plan = StepPlan(name=name, title=title, kernels=tuple(kernels), coverage=said, traffic=facts)

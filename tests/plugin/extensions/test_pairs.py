@@ -68,7 +68,7 @@ SAMPLES = {
     "--perf-trace-option": "--perf-trace-set=set --perf-trace-option=iterations=2",
     "--perf-trace-output": "--perf-trace-set=set --perf-trace-output=traces",
 }
-OF_ITS_OWN = {"--perf-only", "--perf-plant", "--perf-plan"}  # what this plugin tells its own processes
+OF_ITS_OWN = {"--perf-only", "--perf-plant"}  # what this plugin tells its own processes
 # An option by itself ends so where it is not 0: one run decides nothing, and there is no GPU, and no case of vLLM's.
 ENDS = {"--perf-gate": 2, "--perf-gate-strict": 2, "--perf-gate-allow": 2, "--perf-prebuild": 4, "--perf-vllm-csv": 4}
 TINY = {"architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}

@@ -33,9 +33,6 @@ COMMANDS = here(
         "compare --base a.json --head b.json --perf-config=own.toml --json own.toml": "--json: own.toml is read",
         "compare --base a.json --head b.json --json x --markdown x": "--json: x is written by --markdown too",
         "compare --base a.json --head b.json --json folder": "--json: [Errno 21] Is a directory: 'folder'",
-        "model config.json --plan -o config.json": "--output: config.json is read",
-        "model . --plan -o config.json": "--output: config.json is read",
-        "model config.json --run a.json -o a.json": "--output: a.json is read",
         "prove --from=proof --json proof/plain-1.json": "--json: proof/plain-1.json is read",
         "report a.json -o /proc/r.html": "--output: [Errno 2] No such file or directory: '/proc/r.html'",
     }

@@ -19,12 +19,14 @@ TINY = {
 }
 
 
-def completed(folder, known=None):
-    """The plan of TINY's step, as the FlashInfer that is installed here can measure it."""
-    return plans.completed(plans.of(str(folder), STEP), {**all_routines(), **all_apis()} if known is None else known)
-
-
 STEP = Step(batch=4, context=128, page_size=16)
+
+
+def completed(folder, known=None, step=STEP):
+    """The plan of TINY's step, as the FlashInfer that is installed here can measure it."""
+    return plans.completed(plans.of(str(folder), step), {**all_routines(), **all_apis()} if known is None else known)
+
+
 FLAGS = ["--batch", "4", "--context", "128", "--page-size", "16"]
 
 

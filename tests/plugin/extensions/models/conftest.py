@@ -1,8 +1,12 @@
 import json
 
 import pytest
-from reports import document, write
-from step_runs import FLAGS, TIMES, TINY, completed, rows
+from reports import document
+from step_runs import TIMES, TINY, completed, rows
+
+from pytest_flashinfer_perf.extensions.models import budget
+from pytest_flashinfer_perf.extensions.models.step import plan_of
+from pytest_flashinfer_perf.rows import run_file
 
 
 @pytest.fixture(scope="session")
@@ -20,15 +24,13 @@ def plan(tiny):
 
 
 @pytest.fixture
-def shown(tmp_path, tiny, plan, command):
-    """Exit code and output of `model`, of a run with these times, rows, or this whole file, and of its base."""
+def shown(plan):
+    """The budget of a run with these times, rows, or this whole file, and its lines."""
 
-    def shown(head=TIMES, base=None, *words):
-        for name, times in (("run", head), ("base", base)):
-            if times is not None:
-                measured = rows(plan, times) if isinstance(times, dict) else times
-                made = times if "benchmarks" in times else document(*measured)
-                words = (*words, f"--{name}", write(tmp_path / f"{name}.json", made))
-        return command("model", tiny, *FLAGS, *words)
+    def shown(head=TIMES):
+        measured = rows(plan, head) if isinstance(head, dict) else head
+        run = run_file.parse(head if "benchmarks" in head else document(*measured), "run.json")
+        found = budget.of_run(plan_of(run) or plan, run)
+        return found, "".join(f"{line}\n" for line in budget.lines(found))
 
     return shown

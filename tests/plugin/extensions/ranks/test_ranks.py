@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from step_runs import TINY
+from step_runs import TINY, completed
 from torch.distributed import _symmetric_memory
 
-from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.extensions.many import gpus
+from pytest_flashinfer_perf.extensions.models import budget
+from pytest_flashinfer_perf.extensions.models.deployment import Step
 from pytest_flashinfer_perf.extensions.ranks import asked, group, joined, pytest_perf_devices
 from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.rows import run_file
+from pytest_flashinfer_perf.spec.presets import Spread
 
 ROOT = Path(__file__).parents[4]
 EXAMPLE = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "ranks.md").read_text(), re.DOTALL)[1]
@@ -189,15 +192,14 @@ def test_if_one_rank_cannot_be_started_none_is_left(ranks, tmp_path):
     assert not list(left_of_ranks(tmp_path))
 
 
-def test_a_routines_case_is_one_of_ranks_and_counts_per_layer_of_a_models_step(ranks, pytester, capsys):
+def test_a_routines_case_is_one_of_ranks_and_counts_per_layer_of_a_models_step(ranks, pytester):
     """Also where no file is named, and the suite is not below the session's folder."""
     pytester.mkdir("tiny").joinpath("config.json").write_text(json.dumps(TINY))
     sizes = "--num_tokens 4 --hidden_size 256 --num_gpus 2"
     assert ranks(f"--perf-case=--routine allreduce_fusion --backends torch {sizes}").outcomes["passed"] == 1
-    step = ("--tp=2", "--batch=4", "--context=128", "--page-size=16")
-    cli.main(["model", "tiny", *step, "--run=run.json"])
-    [line] = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("all-reduce")]
-    assert line[:4] == ["all-reduce", str(2 * TINY["num_hidden_layers"]), "allreduce_fusion:", "torch"]
+    step = completed("tiny", step=Step(batch=4, context=128, page_size=16, spread=Spread(2)))
+    [entry] = [one for one in budget.of_run(step, run_file.read(Path("run.json"))).entries if one.row]
+    assert (entry.kernel.name, entry.kernel.count) == ("all-reduce", 2 * TINY["num_hidden_layers"])
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ import re
 import shlex
 
 import pytest
-from recorded_traffic import CALLS, decode, product, written
+from recorded_traffic import CALLS, product, written
 from reports import document, write
 from step_runs import recorded_of, rows
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.extensions.models.step import plan_of
-from pytest_flashinfer_perf.extensions.traffic import recording, replay
+from pytest_flashinfer_perf.extensions.traffic import replay
 from pytest_flashinfer_perf.rows import run_file
 
 ON_CPU = ("--import-mode=importlib", "--perf-backends=torch")
@@ -43,29 +43,6 @@ def test_a_recording_is_measured_and_summed(run):
     assert "sum 600.0 ms +- " in done.out
     assert "300.0 ms of GPU time for each second that was recorded" in done.out
     done.says(f"{DECODING} *300 * 2 *50.0%", "mm_bf16 *260 * 2 *43.3%", "*PrefillWithPaged* *40 * 1 *6.7%")
-
-
-def test_the_sum_stands_beside_the_kernels_that_were_seen(tmp_path, command):
-    """Which kernel ran more often than is measured, and which longer: of 21 ms, a third is in the second one."""
-    names, seen = ("decode_kernel<fa2>", "merge", "another"), [(300, 0.012), (460, 0.008), (3, 0.02)]
-    kernels = [recording.KernelTotal(kernel=n, count=c, seconds=s) for n, (c, s) in zip(names, seen, strict=True)]
-    path = written(tmp_path / "traffic.jsonl", [decode([9, 17], count=300)], kernels=tuple(kernels))
-    plan = replay.of_file(path).plan
-    traced = {"kernels": names[:2], "kernel_runs": [1, 1], "kernel_s": [4e-5, 2e-5], "busy": 69.0, "cold_l2": "rotate"}
-    made = recorded_of(plan, document(*rows(plan, {DECODING: 70.0}, **traced)))
-    code, text = command("report", "--markdown", write(tmp_path / "run.json", made))
-    text = text.replace("\\", "")
-    assert code == 0
-    assert "sum 21.00 ms" in text
-    assert "spent 20.00 ms in the kernels of these cases; the sum, of cold L2 by rotation, is +5.0% of that" in text
-    assert "+21.9% if each kernel ran as often as it was recorded" in text
-    assert "50.0% of the program's GPU time went into other kernels" in text
-    lines = [line.removeprefix("- ") for line in text.splitlines() if "%: " in line]
-    assert lines == [
-        "+9.0%: recorded 300 x 40.00 us, measured 300 x 46.00 us: decode_kernel&lt;fa2&gt;",
-        "-5.5%: recorded 460 x 17.39 us, measured 300 x 23.00 us: merge",
-        "+1.5%: between the kernels of a call, which a recording does not time",
-    ]
 
 
 @pytest.mark.parametrize(
