@@ -21,7 +21,6 @@ from planted_faults import FAULTS, missed
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.extensions.apis.known import all_apis
 from pytest_flashinfer_perf.extensions.apis.routine import ApiRoutine
-from pytest_flashinfer_perf.extensions.apis.templates import WHAT_LACKED
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.plugin import lines
 from pytest_flashinfer_perf.routines import all_routines
@@ -151,13 +150,10 @@ def print_counts(rows: list[dict[str, Any]], without: list[dict[str, Any]]) -> N
     unchecked = {row["routine"] for row in rows} - right - failed
     skipped = {one["routine"] for one in without} - right - failed - unchecked
     reached = right | failed | unchecked | skipped
-    pairs, own = 4 * len(right), {name for name, api in all_apis().items() if api.api.by_hand == WHAT_LACKED}
-    complete = all_apis().keys() - own
+    pairs = 4 * len(right)
     print(f"{len(right)} APIs right and timed, {pairs - len(missed)} of {pairs} planted faults caught;")
     print(f"{len(unchecked)} timed without a reference, {len(failed)} not right, {len(skipped)} skipped, ", end="")
     print(f"{len(all_apis().keys() - reached)} not reached, of {len(all_apis())}.")
-    print(f"Of FlashInfer's {len(complete)} complete templates {len(right & complete)} are right and timed,")
-    print(f"of {len(own)} that were completed or made by hand {len(right & own)}.")
 
 
 COMMANDS: dict[str, Callable[..., None]] = {

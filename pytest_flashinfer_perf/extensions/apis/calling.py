@@ -6,9 +6,7 @@ right call answers and changes. An output that no kernel wrote is found there, t
 
 from __future__ import annotations
 
-import functools
 import inspect
-import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -108,26 +106,12 @@ def _function(
         return template.function, None
     known = inspect.signature(template.owner).parameters
     wrapper = template.owner(**dict(_constructed_with(known.values(), chosen, given.device)))
-    method = _positional(getattr(wrapper, template.function.__name__), given)
+    method = getattr(wrapper, template.function.__name__)
     if not hasattr(wrapper, "plan"):
         return method, None
     plan = partial(wrapper.plan, **dict(_planned_with(wrapper.plan, given.plan)))
     plan()
     return method, plan
-
-
-def _positional(method: Callable[..., Any], given: Given) -> Callable[..., Any]:
-    """The method, called by names alone also where it has arguments without a name, which `init` makes as `args`."""
-    parameters = inspect.signature(method).parameters.values()
-    if "args" not in given.call:
-        return method
-    before = [p.name for p in itertools.takewhile(lambda p: p.kind is not p.VAR_POSITIONAL, parameters)]
-
-    @functools.wraps(method)
-    def called(*, args: tuple[Any, ...], **named: Any) -> Any:
-        return method(*(named.pop(name) for name in before), *args, **named)
-
-    return called
 
 
 def _constructed_with(

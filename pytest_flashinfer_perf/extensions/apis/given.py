@@ -41,8 +41,8 @@ class FirstCall:
 class Prepared:
     """All that a case is checked by, and what its call costs; it is made after the first call, and never changed.
 
-    `reference` is None once a check has taken it. Of a sampler there are the probabilities of its tokens instead, and
-    the draft's tokens that it accepts or replaces. `undecided` are elements that rounding may keep or drop.
+    `reference` is None once a check has taken it. Of a sampler there are the probabilities of its tokens instead.
+    `undecided` are elements that rounding may keep or drop.
     """
 
     cost: Cost
@@ -51,7 +51,6 @@ class Prepared:
     computed_in: str = "nothing"
     missing: str = ""
     probabilities: Tensor | None = None
-    drafts: Tensor | None = None
     undecided: Tensor | None = None
 
 
@@ -134,9 +133,8 @@ def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
     call, plan = (made["run"], made["plan"]) if set(made) == {"plan", "run"} else (made, {})
     allocated = {name for name, value in call.items() if unfilled.holds(value)}
     typed = _of_dtype({**call, **_as_taken(api, call), **_output_dtype(api, call)}, params.dtype, allocated)
-    drawn = _uniform(api, typed) if params.probabilities else typed
     further = {**special(api).arguments, **params.given_arguments}
-    arguments = _with_arguments(api, {**_left_out(api, axes, call), **drawn}, further)
+    arguments = _with_arguments(api, {**_left_out(api, axes, call), **_uniform(typed)}, further)
     memory = {name for name in arguments if any(word in name for word in special_cases.SCRATCH)}
     scratch = {name: value for name, value in arguments.items() if name in memory and isinstance(value, Tensor)}
     kept = {name: value for name, value in arguments.items() if name not in scratch}
@@ -171,8 +169,16 @@ def _left_out(api: Api, axes: Mapping[str, Any], call: Mapping[str, Any]) -> dic
 def _as_taken(api: Api, call: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors that the API takes in another layout or type than `init` makes them."""
     asked = special(api).taken_as
-    by_columns = {name: call[name].mT.contiguous().mT for name, how in asked.items() if how == special_cases.BY_COLUMNS}
+    by_columns = {name: _by_columns(call[name]) for name, how in asked.items() if how == special_cases.BY_COLUMNS}
     return {**{name: call[name].to(TORCH[how]) for name, how in asked.items() if how in TORCH}, **by_columns}
+
+
+def _by_columns(rows: Tensor) -> Tensor:
+    """Each column in one piece, of a multiple of 4 numbers: so a kernel reads scales."""
+    count = rows.shape[-2]
+    held = rows.new_zeros(*rows.shape[:-2], rows.shape[-1], -(-count // 4) * 4)
+    held[..., :count] = rows.mT
+    return held.mT[..., :count, :]
 
 
 def _output_dtype(api: Api, call: Mapping[str, Any]) -> dict[str, torch.dtype]:
@@ -181,11 +187,12 @@ def _output_dtype(api: Api, call: Mapping[str, Any]) -> dict[str, torch.dtype]:
     return {"dtype": stated[0]} if stated and isinstance(call.get("dtype"), int) else {}
 
 
-def _uniform(api: Api, call: Mapping[str, Any]) -> dict[str, Any]:
-    """With other probabilities of the same shape and type; `init` has seeded torch's generator."""
+def _uniform(call: Mapping[str, Any]) -> dict[str, Any]:
+    """With probabilities as in upstream's script, on which a sampler's time depends: uniform numbers over their sum.
+
+    `init`, which makes a softmax of normal numbers, has seeded torch's generator.
+    """
     own = {name: value for name, value in call.items() if name in special_cases.PROBABILITIES}
-    if not own:
-        raise CannotRunError(f"{api.path} is given no probabilities: leave out --probabilities")
     drawn = {name: torch.rand(value.shape, device=value.device) for name, value in own.items()}
     return {**call, **{name: (x / x.sum(-1, keepdim=True)).to(own[name].dtype) for name, x in drawn.items()}}
 

@@ -25,9 +25,9 @@ INDICES = (torch.int32, torch.int64)
 
 def prepared(api: Api, given: Given) -> Prepared:
     if samplers.is_sampler(api):
-        probabilities, drafts = samplers.probabilities(api, given.all), samplers.proposed(api, given.all)
         no_difference = (torch.zeros(1),)
-        return Prepared(cost(api, given), (), no_difference, "float64", probabilities=probabilities, drafts=drafts)
+        distribution = samplers.probabilities(api, given.all)
+        return Prepared(cost(api, given), (), no_difference, "float64", probabilities=distribution)
     answer: dict[str, Tensor] = {}
     computed_in, missing = "nothing", ""
     known = given.shared.prepared.outputs if given.shared.prepared else ()

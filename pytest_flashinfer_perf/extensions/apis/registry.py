@@ -20,8 +20,8 @@ from typing import Any
 
 from pytest_flashinfer_perf.api import capability, errors
 from pytest_flashinfer_perf.extensions.apis.by_hand import completed
-from pytest_flashinfer_perf.extensions.apis.special_cases import ONE_MORE, UNREAD, special
-from pytest_flashinfer_perf.extensions.apis.templates import PART, WHAT_LACKED, Api, Axis, Declared, Registry
+from pytest_flashinfer_perf.extensions.apis.special_cases import ONE_MORE, UNREAD
+from pytest_flashinfer_perf.extensions.apis.templates import Api, Axis, Declared, Registry
 
 DECORATED = re.compile(r"flashinfer_api\s*\([^)]*trace\s*=")
 BESIDE_AXES = ("device", "seed")
@@ -32,12 +32,9 @@ def describe() -> Registry:
     root = Path(importlib.util.find_spec("flashinfer").origin or "").parent  # type: ignore[union-attr]
     flashinfer = importlib.import_module("flashinfer")
     failed = _import_decorated(root)
-    theirs, entries = flashinfers(), registered()
-    count = Counter(path for path, _ in theirs)
-    each = (
-        described(*known, found, count[known[0]] + (known not in theirs), _by_hand(theirs.get(known), found))
-        for known, found in entries.items()
-    )
+    entries = registered()
+    count = Counter(path for path, _ in entries)
+    each = (described(*known, found, count[known[0]]) for known, found in entries.items())
     return Registry(flashinfer.__version__, tuple(sorted(each, key=lambda api: api.name)), failed)
 
 
@@ -66,13 +63,13 @@ def _import_decorated(root: Path) -> dict[str, str]:
     return failed
 
 
-def described(path: str, label: str, found: tuple[Callable[..., Any], Any], count: int, by_hand: str = "") -> Api:
+def described(path: str, label: str, found: tuple[Callable[..., Any], Any], count: int) -> Api:
     function, template = found
-    known = Api(path, label, path.split(".")[1], template.op_type, templates=count, by_hand=by_hand)
-    absent = _absent(template)
+    known = Api(path, label, path.split(".")[1], template.op_type, templates=count)
+    absent = [what for what in ("init", "reference") if getattr(template, what, None) is None]
     if absent:
         return replace(known, missing=f"its template has no {' and no '.join(absent)}")
-    axes = tuple(_axes(template, {*UNREAD, *special(known).unread}))
+    axes = tuple(_axes(template))
     required = [name for name, default in _arguments(template.init).items() if default is inspect.Parameter.empty]
     read = {axis.name for axis in axes}
     return replace(
@@ -86,16 +83,6 @@ def described(path: str, label: str, found: tuple[Callable[..., Any], Any], coun
     )
 
 
-def _absent(template: Any) -> list[str]:
-    return [what for what in ("init", "reference") if getattr(template, what, None) is None]
-
-
-def _by_hand(theirs: tuple[Callable[..., Any], Any] | None, found: tuple[Callable[..., Any], Any]) -> str:
-    if theirs is None or _absent(theirs[1]):
-        return WHAT_LACKED if not _absent(found[1]) else ""
-    return PART if theirs != found else ""
-
-
 def _arguments(init: Callable[..., Any]) -> dict[str, Any]:
     """With those that it passes on to another one by `**kwargs`."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -106,19 +93,16 @@ def _arguments(init: Callable[..., Any]) -> dict[str, Any]:
     return {**{name: default for one in others for name, default in one.items()}, **own}
 
 
-def _axes(template: Any, unread: set[str]) -> Iterator[Axis]:
+def _axes(template: Any) -> Iterator[Axis]:
     """A default of 0 is worked out by `init` from the other axes."""
-    words = getattr(template, "words", {})
     for name, default in _arguments(template.init).items():
         required = default is inspect.Parameter.empty
         given = None if required else default
         numeric = isinstance(given, (int, float)) and not isinstance(given, bool)
-        free = name not in unread and not name.endswith(ONE_MORE)
-        if free and (required or (numeric and given != 0) or name in words):
+        if name not in UNREAD and not name.endswith(ONE_MORE) and (required or (numeric and given != 0)):
             marker = template.axes.get(name)
             sentence = " ".join((getattr(marker, "description", "") or "").split())
-            short = getattr(marker, "abbrev", "") or ""
-            yield Axis(name, given, sentence, short, tuple(words.get(name, ())), int(name not in words))
+            yield Axis(name, given, sentence, getattr(marker, "abbrev", "") or "")
 
 
 def _declared(described: dict[str, Any]) -> Iterator[Declared]:

@@ -43,7 +43,7 @@ class ApiRoutine(Routine[Any, Given]):
     def read(self, _params: Any, inputs: Given, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         known = _prepared(inputs)
         if known.probabilities is not None:
-            return (samplers.excess(outputs[0], known.probabilities, known.drafts),)
+            return (samplers.excess(outputs[0], known.probabilities),)
         # A reference that changes its inputs returns them, too.
         named = dict(zip(inputs.shared.first.outputs, outputs, strict=False))
         return tuple(truth.meant(self.api, name, named[name], inputs.all, known.undecided) for name in known.outputs)

@@ -20,13 +20,8 @@ ROUNDING = 1e-5  # sums of fp32 may end before or after the last token that is k
 
 
 def is_sampler(api: Api) -> bool:
-    """One token for each row of probabilities or logits, or a chain of them that a draft proposes."""
-    tokens = [output.name for output in api.outputs] == ["samples"] and _distribution_argument(api) is not None
-    return tokens or is_speculative(api)
-
-
-def is_speculative(api: Api) -> bool:
-    return {"draft_probs", "draft_token_ids", "target_probs"} <= {one.argument for one in api.inputs}
+    """Whether it answers one token for each row of probabilities or logits."""
+    return [output.name for output in api.outputs] == ["samples"] and _distribution_argument(api) is not None
 
 
 def _distribution_argument(api: Api) -> str | None:
@@ -36,30 +31,11 @@ def _distribution_argument(api: Api) -> str | None:
 
 def drawn(api: Api, given: Given) -> dict[str, Tensor]:
     """Torch's own sampler: some templates' references take the likeliest token instead of a drawn one."""
-    expected = probabilities(api, given.all)
-    return {api.outputs[0].name: tokens(expected, proposed(api, given.all))}
-
-
-def proposed(api: Api, arguments: Mapping[str, Any]) -> Tensor | None:
-    """A draft's tokens, each of which is accepted or replaced; what follows a replaced one is dropped."""
-    return arguments["draft_token_ids"] if is_speculative(api) else None
-
-
-def tokens(expected: Tensor, drafts: Tensor | None = None) -> Tensor:
-    one = torch.multinomial(expected.reshape(-1, expected.shape[-1]), 1).reshape(expected.shape[:-1]).int()
-    return one if drafts is None else one.where(_reached(one, drafts), -1)
-
-
-def _reached(samples: Tensor, drafts: Tensor) -> Tensor:
-    """The places whose tokens before are all the draft's."""
-    accepted = (samples[:, :-1] == drafts).long().cumprod(-1).bool()
-    return torch.cat([torch.ones_like(accepted[:, :1]), accepted], -1)
+    return {api.outputs[0].name: torch.multinomial(probabilities(api, given.all), 1)[:, 0].int()}
 
 
 def probabilities(api: Api, arguments: Mapping[str, Any]) -> Tensor:
     """What is sampled from, row by row, once all filters are applied in the API's own order: k, p, then min p."""
-    if is_speculative(api):
-        return _of_chain(arguments["draft_probs"].double(), arguments["draft_token_ids"], arguments["target_probs"])
     name = _distribution_argument(api) or ""
     values = arguments[name].double()
     kept = values.softmax(-1) if name == "logits" else values / values.sum(-1, keepdim=True)
@@ -73,16 +49,6 @@ def probabilities(api: Api, arguments: Mapping[str, Any]) -> Tensor:
         kept = kept.where(kept >= least, 0.0)
     normal: Tensor = kept / kept.sum(-1, keepdim=True)
     return normal
-
-
-def _of_chain(draft: Tensor, ids: Tensor, target: Tensor) -> Tensor:
-    """Of each place: the draft's token as often as the target has it, else what the target has more of."""
-    wanted, last = target[:, :-1].double(), target[:, -1:].double()
-    chosen = ids.long().unsqueeze(-1)
-    accepted = (wanted.gather(-1, chosen) / draft.gather(-1, chosen)).clamp(max=1.0)
-    more = (wanted - draft).clamp(min=0.0)
-    kept = more / more.sum(-1, keepdim=True).clamp(min=1e-30) * (1 - accepted)
-    return torch.cat([kept.scatter_add(-1, chosen, accepted), last / last.sum(-1, keepdim=True)], 1)
 
 
 def undecided(arguments: Mapping[str, Any], values: Tensor) -> Tensor:
@@ -112,17 +78,12 @@ def _nucleus(values: Tensor, share: Tensor) -> Tensor:
     return values.where(values >= least, 0.0)
 
 
-def excess(samples: Tensor, expected: Tensor, drafts: Tensor | None = None) -> Tensor:
+def excess(samples: Tensor, expected: Tensor) -> Tensor:
     """How far the tokens are from these probabilities, near 1 where they are right; infinite where one is impossible.
 
     The place of a token in its row's cumulated probabilities, drawn within the token's own share, is uniform: that of
     all rows together is compared with a uniform one (Kolmogorov and Smirnov's distance, times the root of their count).
     """
-    if drafts is not None:
-        reached = _reached(samples, drafts)
-        if bool((samples[~reached] != -1).any()):
-            return torch.tensor([math.inf])
-        samples, expected = samples[reached], expected[reached]
     tokens, width = samples.reshape(-1).long(), expected.shape[-1]
     if len(tokens) != len(expected) or bool(((tokens < 0) | (tokens >= width)).any()):
         return torch.tensor([math.inf])

@@ -30,26 +30,16 @@ CACHED = (4, (16, 64))  # requests, which the references of what reads a cache a
 SAMPLED = (64, (1024,))  # a distribution is seen in many rows only
 DRAWN = (1, 2, 3, 16, 33)
 FLOATS = (*HALF, "float32")
-BESIDE = ("dtype", "arguments", "probabilities")
-UNIFORM = "uniform"
+BESIDE = ("dtype", "arguments")
 Sizes = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class ApiParams(Params):
-    """The base of all templates' parameters: another type of the inputs, additional arguments of the call, and how a
-    sampler's probabilities are drawn.
-    """
+    """The base of all templates' parameters: another type of the inputs, and additional arguments of the call."""
 
     dtype: str | None = flag("type of the first input and of all alike", default=None, choices=FLOATS, draw=(None,))
     arguments: str | None = flag("further arguments of the call: name=value,name=value", default=None, draw=(None,))
-
-    probabilities: str | None = flag(
-        "uniform numbers over their sum, as upstream's script has them, not those of the template",
-        default=None,
-        choices=(UNIFORM,),
-        draw=(None,),
-    )
 
     def faults(self) -> Iterator[Fault]:
         if self.arguments and not all(re.fullmatch(r"\w+=[\w.+-]+", word) for word in self.arguments.split(",")):
@@ -93,13 +83,12 @@ def _type(axis: Axis) -> type:
 def _flag(axis: Axis, letter: str, api: Api) -> Any:
     default = dataclasses.MISSING if axis.default is None else axis.default
     drawn = DRAWN if axis.default is None else (axis.default,)
-    facts = {"minimum": axis.least} if _type(axis) is int else {"choices": axis.choices}
     sentence = axis.help or axis.name.replace("_", " ")
     names = {one.name for one in api.axes}
     counts_rows = axis.name in special_cases.ROWS and len(names & set(special_cases.ROWS)) == 1
     others = (*(special_cases.ROWS if counts_rows else ()), *special_cases.SYNONYMS.get(axis.name, ()))
     spellings = tuple(dict.fromkeys((axis.name, *(other for other in others if other not in names))))
-    return flag(sentence, default=default, letter=letter, draw=drawn, spellings=spellings, **facts)
+    return flag(sentence, default=default, letter=letter, draw=drawn, spellings=spellings)
 
 
 def _letters(axes: Iterable[Axis]) -> dict[str, str]:

@@ -25,10 +25,8 @@ class ApiSpecial:
     why_not_compared: str = ""
     unordered: tuple[str, ...] = ()  # outputs besides indices that may come in any order
     runs_as: str = ""  # the key of its GPUs in `machine/capability.py`, where no decorator of the API says them
-    unread: tuple[str, ...] = ()  # what `init` takes and does not look at
     arguments: Mapping[str, bool] = field(default_factory=dict)  # what a reference takes for granted
     taken_as: Mapping[str, str] = field(default_factory=dict)  # tensors taken in another layout or type than made
-    strays: float = 0.0  # the share beyond the bounds, of a half-precision output that is rounded on the way
     at_least: Mapping[str, str] = field(default_factory=dict)  # axes, and the axis that each must not be below
     smoke: Sizes = field(default_factory=dict)  # sizes of the smoke tier that the common ones do not fit
     usual: Sizes = field(default_factory=dict)  # those of the default tier: a kernel's only or largest ones
@@ -65,17 +63,17 @@ APIS: Mapping[str, ApiSpecial] = {
     "batch_deepgemm_fp8_nt_groupwise": ApiSpecial(smoke={"batch_size": 1, "N": 512, "K": 512}),  # a loop over blocks
     "trtllm_batch_decode_mla_sparse": ApiSpecial(smoke={"batch_size": 1, "sparse_mla_top_k": 16}),  # else 2048 pages
     "fmha_v2_prefill_": ApiSpecial(smoke={"batch_size": 1, "num_heads": 4}),  # a loop over all queries
-    "fmha_v2_prefill_deepseek": ApiSpecial(unread=("scale_size",)),
     "top_k_page_table_transform": ApiSpecial(smoke={"num_rows": 4}),  # a row for each of the 4 requests of `init`
-    "block_sparse_run": ApiSpecial(smoke={"qo_len": 128}, usual={"qo_len": 4096}),  # two blocks
-    "selective_state_update": ApiSpecial(  # of whose states a cache holds 384
-        smoke={"nheads": 8, "ngroups": 1, "dt_softplus": True}, usual={"batch_size": 256, "dt_softplus": True}
+    "selective_state_update": ApiSpecial(smoke={"nheads": 8, "ngroups": 1}, usual={"batch_size": 256}),
+    "fp8_blockscale_gemm_sm90": ApiSpecial(taken_as={"input_scale": BY_COLUMNS}),
+    "mono_moe": ApiSpecial(
+        usual={"seq_len": 8},
+        not_compared=("output",),
+        why_not_compared="it applies SiLU to the half of the rows that the kernel multiplies by",
     ),
-    # Its scratch memory holds products of B and C in bfloat16, and a gate makes a few errors larger than their row's.
-    "checkpointing_ssu": ApiSpecial(strays=1e-3),
-    "fused_qk_rmsnorm_rope": ApiSpecial(smoke={"batch_size": 1, "ppf": 2, "pph": 4, "ppw": 4}, usual={"batch_size": 1}),
-    "fused_dit": ApiSpecial(usual={"batch_size": 1}),  # those of a video model
-    "mono_moe": ApiSpecial(usual={"seq_len": 8}),
+    "chain_speculative": ApiSpecial(
+        not_compared=("accepted_token_ids",), why_not_compared="it accepts the likeliest tokens, and the kernel draws"
+    ),
     "mm_M1_16_K": ApiSpecial(usual={"M": 16}),
 }
 
@@ -95,7 +93,7 @@ ROWS = ("num_tokens", "batch_size", "num_rows", "nnz", "M", "m", "seq_len", "tot
 SYNONYMS = {"N": ("n",), "K": ("k",), "head_size": ("head_dim",), "k": ("top_k",), "topk": ("top_k",)}
 # Axes of one element or none, and such as follow from others: `init` takes them and does not look at them. These are
 # all of 0.6.18 and 0.7.2; one more of a newer FlashInfer becomes a flag without effect.
-UNREAD = ("one", "scalar", "zero", "num_heads_broadcast", "head_dim_half")
+UNREAD = ("one", "scalar", "zero", "num_heads_broadcast", "head_dim_half", "scale_size")
 ONE_MORE = "_plus_1"  # ends the name of an axis that follows from another one
 # How many, in the smoke tier and in the default tier, of an axis without a default.
 COUNTS: Mapping[str, tuple[int, tuple[int, ...]]] = {
@@ -135,61 +133,26 @@ SCALES = {"scale"}  # tensors although a number is taken: of a number FlashInfer
 
 @dataclass(frozen=True)
 class LineSpecial:
-    """What is special about a routine of upstream's script; `axes` and `defaults` come before the common ones."""
+    """What is special about a routine of upstream's script; `defaults` come before the common ones."""
 
     api: str = ""  # the API that it calls, where that has another name
     by_flag: Mapping[str, str] = field(default_factory=dict)  # and where a flag has this value
-    why_not: str = ""  # why FlashInfer's template is not completed here
-    axes: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
-    own_type: str = ""  # the only one of its parser: `--dtype` would cast the first of the inputs, which is a state
+    anyway: Mapping[str, str] = field(default_factory=dict)  # flags, and the value that its template has anyway
 
 
-def _needs(gpus: str) -> str:
-    return f"it needs a GPU of compute capability {gpus}"
-
-
-_FP4_QUANTISATION = LineSpecial(why_not=_needs("10.0 or later"))
-_FP4_EXPERTS = LineSpecial(why_not=_needs("10.0 or 10.3"))
 _GDN = {"num_q_heads": "16", "num_k_heads": "16", "num_v_heads": "32"}
 _MSA = {"batch_size": "1", "s_kv": "4096", "num_qo_heads": "64", "num_kv_heads": "4", "topk": "16"}
-_DIT = "fused_dit_{}layernorm_{}"
 LINES: Mapping[str, LineSpecial] = {
     "MSAProxyScore": LineSpecial("msa_proxy_score"),
     "MSASparseAttention": LineSpecial("msa_sparse_attention"),
     "MSASparseDecode": LineSpecial("msa_sparse_decode_attention", defaults={**_MSA, "s_qo": "1"}),
-    "MSAPipeline": LineSpecial(why_not=_needs("12.0 or 12.1")),
-    "cute_dsl_fp4_block_scale_moe": LineSpecial("cute_dsl_fused_moe_nvfp4", why_not=_needs("10.0 or 10.3")),
-    "cute_dsl_bf16_moe": LineSpecial("cute_dsl_fused_moe_bf16"),
-    "b12x_fused_moe": LineSpecial(why_not=_needs("12.0 or 12.1")),
-    "unified_nvfp4_moe": _FP4_EXPERTS,
-    "alphamoe_nvfp4_aligned_moe": _FP4_EXPERTS,
-    "bgmv_moe": LineSpecial(
-        why_not="its weights are addresses in a table, which copies for a cold cache would not follow"
-    ),
-    "trtllm_batch_decode_sparse_mla_dsv4": LineSpecial(why_not=_needs("10.0 or 10.3")),
-    "recurrent_kda_prefill": LineSpecial("recurrent_kda", why_not=_needs("12.0")),
-    "nvfp4_batched_quantize": _FP4_QUANTISATION,
-    "rmsnorm_fp4quant": _FP4_QUANTISATION,
-    "add_rmsnorm_fp4quant": _FP4_QUANTISATION,
-    "nvfp4_quantize": _FP4_QUANTISATION,
+    "recurrent_kda_prefill": LineSpecial("recurrent_kda"),
     "gated_delta_rule_decode": LineSpecial(
         "gated_delta_rule_decode_pretranspose", {"state_layout=nontranspose": "gated_delta_rule_decode"}
     ),
-    "gated_delta_rule_mtp": LineSpecial(
-        by_flag={"state_dtype=bfloat16": "gated_delta_rule_decode_pretranspose"}, defaults={**_GDN, "seq_len": "2"}
-    ),
-    "selective_state_update": LineSpecial(own_type="bfloat16"),
-    "fused_dit_layernorm": LineSpecial(
-        _DIT.format("gate_residual_", "gamma_beta"),
-        {
-            "dit_mode=gate_residual_scale_shift": _DIT.format("gate_residual_", "scale_shift"),
-            "dit_mode=residual_scale_shift": _DIT.format("residual_", "scale_shift"),
-        },
-        axes={"num_rows": "hidden_size"},  # as upstream's parser has no flag for them
-    ),
-    # Room for any lengths, which `init` draws: into less of it they may not fit.
-    "rope_quantize_fp8_append_paged_kv_cache": LineSpecial(axes={"num_pages": "batch_size*seq_len"}),
+    "gated_delta_rule_mtp": LineSpecial(defaults={**_GDN, "seq_len": "2"}),
+    "selective_state_update": LineSpecial(anyway={"state_dtype": "bfloat16", "weight_dtype": "float32"}),
 }
 DRAWN_FROM = {"seed": "42", "offset": "0"}  # else it is torch's generator, which adds two kernels to a graph
 # What upstream takes where a line has no such flag, by the API's family, of what an API has as an axis or an argument.
@@ -239,5 +202,4 @@ ANYWAY = {
     "state_layout": ("pretranspose", "nontranspose"),
     "state_dtype": ("float32",),
     "pool_mode": ("single",),
-    "dit_mode": ("gate_residual_gamma_beta", "gate_residual_scale_shift", "residual_scale_shift"),
 }

@@ -19,19 +19,15 @@ from pytest_flashinfer_perf.api import FlashinferPerfError, fields, file_io, for
 from pytest_flashinfer_perf.machine import another_process
 from pytest_flashinfer_perf.machine.another_process import NoAnswerError
 
-PART, WHAT_LACKED = "in part", "what it lacked"  # without the latter it could not be measured
-
 
 @dataclass(frozen=True)
 class Axis:
     """What the template's `init` takes, mostly a number; it has to be given where there is no default."""
 
     name: str
-    default: Any  # a number, a word or a switch, or None
+    default: Any  # a number, or None
     help: str = ""
     short: str = ""
-    choices: tuple[str, ...] = ()
-    least: int = 1
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,6 @@ class Api:
     arguments: tuple[str, ...] = ()
     templates: int = 1
     missing: str = ""
-    by_hand: str = ""  # how much of the template is this project's: nothing, PART, or WHAT_LACKED
 
     @property
     def name(self) -> str:
@@ -92,7 +87,7 @@ class Registry:
 
 # List the templates of the installed FlashInfer, in a child process once per version.
 
-FORMAT = 3
+FORMAT = 4
 PROGRAM = (
     "import sys; sys.path[:] = sys.argv[1:]; "
     "from pytest_flashinfer_perf.extensions.apis import registry; registry.main()"
@@ -119,8 +114,7 @@ def installed() -> Registry:
 
 def _kept_at(origin: Path) -> Path:
     """By version, by place, since a checkout may change, by what its packages let it import, and by what is by hand."""
-    here = Path(__file__).parent
-    ours = [here / "special_cases.py", *sorted((here / "by_hand").glob("*.py"))]
+    ours = [Path(__file__).with_name(name) for name in ("special_cases.py", "by_hand.py")]
     packages = (requirements.PROJECT, "torch", "nvidia-cutlass-dsl", "triton")
     stated = [
         str(FORMAT),
@@ -159,15 +153,13 @@ def lines(found: Registry, part: str = "") -> Iterator[str]:
             yield from _listed_api(api)
         yield ""
     usable = [api for api in asked if not api.missing]
-    by_hand = sum(api.by_hand == WHAT_LACKED for api in usable)
-    own = f", {by_hand} of them by hand" if by_hand else ""
-    yield f"FlashInfer {found.version}: {len(usable)} of {len(asked)} templates can be measured{own}"
+    yield f"FlashInfer {found.version}: {len(usable)} of {len(asked)} templates can be measured"
     for module, reason in found.failed.items():
         yield from formatting.wrapped(f"  cannot be imported: {module}: {reason}", 12)
 
 
 def _listed_api(api: Api) -> Iterator[str]:
-    yield f"  {api.name}{f' (by hand: {api.by_hand})' if api.by_hand else ''}"
+    yield f"  {api.name}"
     if api.missing:
         yield from formatting.wrapped(f"    {api.missing}", 14)
         return

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_flashinfer_perf.extensions.apis import special_cases
-from pytest_flashinfer_perf.extensions.apis.shapes import FLOATS, UNIFORM
+from pytest_flashinfer_perf.extensions.apis.shapes import FLOATS
 from pytest_flashinfer_perf.extensions.apis.special_cases import LineSpecial
 from pytest_flashinfer_perf.extensions.apis.templates import Api, installed
 from pytest_flashinfer_perf.spec.case import MissingCaseError
@@ -34,17 +34,14 @@ class _Line:
         known = {*api.arguments, *axes, "input_dtype"}
         known |= {name for axis in axes for name in special_cases.AXES.get(axis, "").split("*")}
         given = {**{name: defaults[name] for name in defaults if name in known}, **flags}
-        return cls(routine, api, _turned(routine, given) if "rope_dim" in axes else given)
+        return cls(routine, api, given)
 
     def words(self) -> list[str]:
         axes = dict(self._axes())
-        words = {axis.name for axis in self.api.axes if isinstance(axis.default, (str, bool))}
-        sizes = {axis: self.flags[axis] if axis in words else _size(names, self.flags) for axis, names in axes.items()}
-        taken = {name for axis in axes for name in (axis, *self._names(axis))}
+        sizes = {axis: _size(names, self.flags) for axis, names in axes.items()}
+        taken = {name for axis in axes for name in (axis, *_names(axis))}
         others = {name: value for name, value in self.flags.items() if name not in taken}
         dtype = others.pop("input_dtype", "")
-        if dtype == _special(self.routine).own_type:
-            dtype = ""
         if dtype and dtype not in FLOATS:
             raise MissingCaseError(f"{self.routine}: {self.api.path}: its template makes no inputs of {dtype}")
         arguments = ",".join(word for name, value in others.items() for word in self._argument(name, value))
@@ -52,18 +49,12 @@ class _Line:
             **sizes,
             **({"dtype": dtype} if dtype else {}),
             **({"arguments": arguments} if arguments else {}),
-            **({"probabilities": UNIFORM} if {*special_cases.PROBABILITIES} & {*self.api.arguments} else {}),
         }
         return [word for name, value in flags.items() for word in (f"--{name}", str(value)) if word]
 
-    def _names(self, axis: str) -> list[str]:
-        """The flags whose product is as long as the axis; none if it has no others than its own."""
-        product = _special(self.routine).axes.get(axis) or special_cases.AXES.get(axis)
-        return product.split("*") if product else []
-
     def _axes(self) -> Iterator[tuple[str, list[str]]]:
         for axis in self.api.axes:
-            options = ([axis.name], self._names(axis.name))
+            options = ([axis.name], _names(axis.name))
             found = next((names for names in options if names and set(names) <= set(self.flags)), None)
             if found:
                 yield axis.name, found
@@ -73,10 +64,14 @@ class _Line:
         found = next((f"{argument}={fixed}" for argument, fixed in options if argument in self.api.arguments), None)
         if found:
             yield found
-        elif value not in special_cases.ANYWAY.get(name, ()):
-            raise MissingCaseError(
-                f"{self.routine}: {self.api.path}: its template has no --{name}{_why_not(self.routine)}"
-            )
+        elif value not in (*special_cases.ANYWAY.get(name, ()), _special(self.routine).anyway.get(name)):
+            raise MissingCaseError(f"{self.routine}: {self.api.path}: its template has no --{name}")
+
+
+def _names(axis: str) -> list[str]:
+    """The flags whose product is as long as the axis; none if it has no others than its own."""
+    product = special_cases.AXES.get(axis)
+    return product.split("*") if product else []
 
 
 def _size(names: list[str], flags: Mapping[str, str]) -> int:
@@ -88,29 +83,6 @@ def _number(name: str, flags: Mapping[str, str]) -> int:
         return int(flags[name])
     except ValueError:
         raise ParamError(f"{name}: must be a number, got {flags[name]!r}") from None
-
-
-def _why_not(routine: str) -> str:
-    reason = _special(routine).why_not
-    return f" ({reason})" if reason else ""
-
-
-def _turned(routine: str, flags: Mapping[str, str]) -> Mapping[str, str]:
-    """How much of a head is turned: upstream's flags name the whole of it, and one of its two parts."""
-    if "head_dim" not in flags:
-        return flags
-    given = {"rotary_dim": flags["head_dim"], "no_rope_dim": "0", **flags}
-    whole, turned, rest = (_number(name, given) for name in ("head_dim", "rotary_dim", "no_rope_dim"))
-    if routine == "mla_rope_quantize_fp8":
-        turned = whole - rest
-    elif routine == "rope_quantize_fp8_append_paged_kv_cache":
-        rest = whole - turned
-    sizes = {"rope_dim": turned, "rotary_dim": turned, "no_rope_dim": rest}
-    dropped = {"head_dim", *(["num_kv_heads"] if routine == "mla_rope_quantize_fp8" else [])}  # its keys have no heads
-    return {
-        **{name: value for name, value in flags.items() if name not in dropped},
-        **{n: str(v) for n, v in sizes.items()},
-    }
 
 
 def translated(routine: str, api: Api, rest: Sequence[str]) -> list[str]:
@@ -127,10 +99,10 @@ def api_of(routine: str, rest: Sequence[str] = ()) -> Api:
     found = [api for api in known.apis if api.path.rpartition(".")[2] == wanted]
     if not found:
         where = f"FlashInfer {known.version} has" if known.version else "without FlashInfer there is"
-        raise MissingCaseError(f"{routine}: {where} no such API with a trace template{_why_not(routine)}")
+        raise MissingCaseError(f"{routine}: {where} no such API with a trace template")
     best = next((api for api in found if not api.missing), found[0])
     if best.missing:
-        raise MissingCaseError(f"{routine}: {best.path}: {best.missing}{_why_not(routine)}")
+        raise MissingCaseError(f"{routine}: {best.path}: {best.missing}")
     return best
 
 

@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_flashinfer_perf import check_answer, cli
+from pytest_flashinfer_perf.extensions.apis import by_hand, prepare, registry, shapes, special_cases, truth
 from pytest_flashinfer_perf.extensions.apis import given as made
-from pytest_flashinfer_perf.extensions.apis import prepare, registry, shapes, special_cases, truth
-from pytest_flashinfer_perf.extensions.apis.by_hand import Template, by_hand
 from pytest_flashinfer_perf.extensions.apis.known import all_apis
-from pytest_flashinfer_perf.extensions.apis.templates import WHAT_LACKED, Api, Axis, Declared, installed
+from pytest_flashinfer_perf.extensions.apis.templates import Api, Axis, Declared, installed
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.spec.routine import CannotRunError
 from pytest_flashinfer_perf.strategies import params_of
@@ -32,12 +31,10 @@ def test_no_template_of_the_registry_is_lost():
     described, found, theirs = registry.describe(), installed(), registry.flashinfers()
     entries = [entry for (path, _), (_, entry) in theirs.items() if not path.startswith((PLANTED, EXPERIMENTAL))]
     complete = [one for one in entries if one.init is not None and one.reference is not None]
-    added = sum(isinstance(one, Template) for one in by_hand().values())
-    lacked = sum(api.by_hand == WHAT_LACKED for api in found.usable)
-    assert (len(found.apis) - added, len(found.usable) - lacked) == (len(entries), len(complete))
-    assert lacked > added
+    added = 1  # `top_k`, which has none
+    assert (len(found.apis) - added, len(found.usable) - added) == (len(entries), len(complete))
     assert list(found.apis) == [api for api in described.apis if not api.path.startswith((PLANTED, EXPERIMENTAL))]
-    assert all(not api.missing for api in found.apis if api.by_hand)
+    assert by_hand.TEMPLATES.keys() <= {api.path for api in found.usable}
     assert set(all_apis()) == {api.name for api in found.usable}
     assert all(api.missing.startswith("its template has no ") for api in found.apis if api not in found.usable)
 

@@ -1,8 +1,5 @@
 """Samplers are right where their tokens are as frequent as they should be."""
 
-from dataclasses import replace
-from types import SimpleNamespace
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -43,43 +40,6 @@ def test_a_wrong_sampler_is_wrong(which):
     expected = samplers.probabilities(SAMPLER, {"probs": probabilities, "top_k": 5})
     found = compare(samplers.excess(WRONG[which](expected), expected), torch.zeros(1), samplers.ALLOWED)
     assert found.rule
-
-
-def chain(*, seed, rows=512):
-    torch.manual_seed(seed)
-    draft, target = (torch.randn(rows, n, 8).softmax(-1) for n in (3, 4))
-    ids = torch.multinomial(draft.reshape(-1, 8), 1).reshape(rows, 3)
-    expected = samplers.probabilities(CHAIN, {"draft_probs": draft, "draft_token_ids": ids, "target_probs": target})
-    return expected, ids, target
-
-
-CHAIN = replace(
-    SAMPLER, inputs=tuple(Declared(name, name) for name in ("draft_probs", "draft_token_ids", "target_probs"))
-)
-
-
-@given(seed=st.integers(0, 1000))
-@settings(max_examples=20)
-def test_a_chain_of_proposed_tokens_has_the_targets_distribution(seed):
-    """Speculative sampling is a way to draw from the target: so it comes out, whatever the draft is."""
-    expected, ids, target = chain(seed=seed)
-    samples = samplers.tokens(expected, ids)
-    assert not compare(samplers.excess(samples, expected, ids), torch.zeros(1), samplers.ALLOWED).rule
-    assert not compare(samplers.excess(samples[:, 0], target[:, 0].double()), torch.zeros(1), samplers.ALLOWED).rule
-
-
-CHAINS = {
-    "all accepted": lambda one: torch.cat([one.ids, one.drawn[:, -1:].clamp(min=0)], -1),
-    "the likeliest": lambda one: one.target.argmax(-1),
-    "goes on": lambda one: one.drawn.clamp(min=0),
-}
-
-
-@pytest.mark.parametrize("which", CHAINS)
-def test_a_wrong_chain_is_wrong(which):
-    expected, ids, target = chain(seed=0)
-    wrong = CHAINS[which](SimpleNamespace(drawn=samplers.tokens(expected, ids), ids=ids, target=target))
-    assert compare(samplers.excess(wrong, expected, ids), torch.zeros(1), samplers.ALLOWED).rule
 
 
 def test_what_rounding_keeps_of_a_nucleus_is_not_compared():
