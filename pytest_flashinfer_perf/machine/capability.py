@@ -58,11 +58,7 @@ HARDWARE: dict[str, tuple[str, ...]] = {
     "trtllm-allreduce": ("9.0", "10.0", "10.3", "10.7", "12.0+"),
     "trtllm-alltoall": ("9.0", "10.0", "10.3", "10.7"),
     "vllm-allreduce": ("8.0+",),
-    "ulysses-nvlink": ("8.0+",),
-    "moe-ep-sm90-push": ("9.0",),
     "nccl": ("7.5+",),
-    "symm_mem-oneshot": ("8.0+",),
-    "symm_mem-twoshot": ("8.0+",),
     "mnnvl": ("9.0", "10.0+"),
     "cutlass_fused_moe": ("8.9", "9.0", "10.0", "10.3", "10.7", "11.0", "12.0", "12.1"),
 }

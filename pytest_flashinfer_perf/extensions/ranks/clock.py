@@ -1,9 +1,4 @@
-"""When each rank arrived at a call and when it ended, and whether their clocks may be subtracted.
-
-A collective that needs all ranks ends nowhere before its last rank has arrived. So for ranks i and j with clocks that
-are d apart, every such call says d <= end(i) - arrival(j): many of them bound d from both sides, whatever the network
-does. Zero between the bounds is one clock; the wider bound is how far apart the clocks may still be.
-"""
+"""When each rank arrived at a call and when it ended, and the figures that follow from it."""
 
 from __future__ import annotations
 
@@ -28,15 +23,14 @@ class Spans:
         times = torch.tensor(ranks, dtype=torch.int64, device="cpu")
         return cls(times[..., 0], times[..., 1])
 
-    def __add__(self, other: Spans) -> Spans:
-        return Spans(torch.cat((self.arrivals, other.arrivals), 1), torch.cat((self.ends, other.ends), 1))
+    @classmethod
+    def joined(cls, placements: Sequence[Spans]) -> Spans:
+        return cls(torch.cat([one.arrivals for one in placements], 1), torch.cat([one.ends for one in placements], 1))
 
     @property
-    def offsets(self) -> Tensor:
-        """How far each clock is ahead of the first one in nanoseconds, if ranks arrive together in the median."""
-        return (self.arrivals - self.arrivals[0]).median(-1, keepdim=True).values
-
-    def less(self, offsets: Tensor) -> Spans:
+    def aligned(self) -> Spans:
+        """Less how far each clock has drifted from the first one, as ranks arrive together in the median."""
+        offsets = (self.arrivals - self.arrivals[0]).median(-1, keepdim=True).values
         return Spans(self.arrivals - offsets, self.ends - offsets)
 
     @property
@@ -58,17 +52,6 @@ class Spans:
     def end_skew(self) -> float:
         """The seconds between the first and the last end, in the median."""
         return statistics.median(seconds(self.ends.amax(0) - self.ends.amin(0)))
-
-    @property
-    def violations(self) -> int:
-        """The calls that ended on some rank before the last one had arrived."""
-        return int((self.ends.amin(0) < self.arrivals.amax(0)).sum())
-
-    @property
-    def bound_ns(self) -> int:
-        """How far apart two of the clocks may be at most, if they are not proved to differ."""
-        bounds = (self.ends[:, None] - self.arrivals).amin(-1)  # [i, j]
-        return int(bounds.fill_diagonal_(0).max())
 
 
 def seconds(nanoseconds: Tensor) -> list[float]:

@@ -20,7 +20,6 @@ from pytest_flashinfer_perf.api import garbage, instruments
 from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
 
 HOLD_CYCLES = 1_000_000  # about 0.5 ms: longer than a call takes to enqueue
-CYCLES_PER_S = 1.98e9  # of an H200 at its highest clock; a lower one makes a planted lateness longer
 NO_SUCH_CALL = "the call launched nothing on the GPU of rank {}: use --perf-instrument=wall for work on the host"
 
 
@@ -68,13 +67,13 @@ class DeviceClock:
         for kind in (*core_cupti.on_host(cupti), *core_cupti.on_device(cupti), *core_cupti.between_devices(cupti)):
             cupti.activity_enable(kind)
 
-    def spans(self, work: instruments.Work, count: int, late_s: float) -> list[tuple[int, int]]:
+    def spans(self, work: instruments.Work, count: int) -> list[tuple[int, int]]:
         self.ranks.meet()
         work.device.synchronize()
         self._cupti.activity_flush_all(1)
         self._seen.clear()
         with garbage.without_gc():
-            launched = [self._once(work, late_s) for _ in range(count)]
+            launched = [self._once(work) for _ in range(count)]
         work.device.synchronize()
         self._cupti.activity_flush_all(1)
         calls = _activities(self._seen, launched, self._cupti)
@@ -83,13 +82,11 @@ class DeviceClock:
         self.trace = core_cupti.summarise(calls[-1])
         return [(min(one.start for one in call), max(one.end for one in call)) for call in calls]
 
-    def _once(self, work: instruments.Work, late_s: float) -> tuple[int, int]:
+    def _once(self, work: instruments.Work) -> tuple[int, int]:
         """Enqueue a call behind the barrier, and note when this host began and ended to do so."""
         work.chill()
         torch.cuda._sleep(HOLD_CYCLES)  # noqa: SLF001 - torch has no public kernel of a chosen time
         self._barrier()
-        if late_s:
-            torch.cuda._sleep(round(late_s * CYCLES_PER_S))  # noqa: SLF001
         begun = self._cupti.get_timestamp()
         work()
         return begun, self._cupti.get_timestamp()

@@ -6,6 +6,7 @@ memory that all calls of a process share.
 
 import sys
 from types import ModuleType, SimpleNamespace
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -18,46 +19,38 @@ def _to_each(rows):
     return got
 
 
-def dispatch(experts, payloads, workspace, _metainfo, tokens, _rank, size, _top_k, num_experts):  # noqa: PLR0917 - its own
-    homes = experts // (num_experts // size)
-    goes = [(homes == there).any(-1).nonzero()[:, 0] for there in range(size)]
-    workspace["order"] = [rows[torch.randperm(len(rows))] for rows in goes]
-    got = []
-    for payload in payloads:
-        sent = payload.new_zeros(size, tokens, payload.shape[1])
-        for there, rows in enumerate(workspace["order"]):
-            sent[there, : len(rows)] = payload[rows]
-        got.append(_to_each(sent))
-    return got, 0, None
-
-
-def combine(payload, tokens, workspace, _metainfo, _most, _rank, _size, _top_k, _offset, output):
-    total = torch.zeros(tokens, payload.shape[-1])
-    for rows, back in zip(workspace["order"], _to_each(payload), strict=True):
-        total.index_add_(0, rows, back[: len(rows)].float())
-    return output.copy_(total)
-
-
 class MoeAlltoAll:
-    def __init__(self, mapping, max_num_tokens, top_k, num_experts, **_):
-        self.workspace, self.metainfo, self.num_experts = {}, None, num_experts
-        self.where = (self.workspace, None, max_num_tokens, mapping.rank, mapping.world_size, top_k)
+    order: ClassVar[list] = []  # of the last dispatch of a process, whichever call made it
 
-    def dispatch(self, experts, payloads, _tokens):
-        return dispatch(experts, payloads, *self.where, self.num_experts)[0]
+    def __init__(self, mapping, num_experts, **_):
+        self.size, self.num_experts = mapping.world_size, num_experts
+
+    def dispatch(self, experts, payloads, tokens):
+        homes = experts // (self.num_experts // self.size)
+        goes = [(homes == there).any(-1).nonzero()[:, 0] for there in range(self.size)]
+        self.order[:] = [rows[torch.randperm(len(rows))] for rows in goes]
+        got = []
+        for payload in payloads:
+            sent = payload.new_zeros(self.size, tokens, payload.shape[1])
+            for there, rows in enumerate(self.order):
+                sent[there, : len(rows)] = payload[rows]
+            got.append(_to_each(sent))
+        return got
 
     def get_combine_payload_tensor_in_workspace(self, tokens, hidden_size, dtype):
-        return torch.empty(self.where[4], tokens, hidden_size, dtype=dtype)
+        return torch.empty(self.size, tokens, hidden_size, dtype=dtype)
 
     def combine(self, payload, tokens, *, output, **_):
-        return combine(payload, tokens, *self.where, 0, output)
+        total = torch.zeros(tokens, payload.shape[-1])
+        for rows, back in zip(self.order, _to_each(payload), strict=True):
+            total.index_add_(0, rows, back[: len(rows)].float())
+        output.copy_(total)
 
 
 def install():
     """As `flashinfer.comm` of this process."""
     comm = ModuleType("flashinfer.comm")
     comm.MoeAlltoAll, comm.Mapping = MoeAlltoAll, SimpleNamespace
-    comm.moe_a2a_dispatch, comm.moe_a2a_combine = dispatch, combine
     mnnvl = ModuleType("flashinfer.comm.mnnvl")
     mnnvl.MnnvlConfig = mnnvl.TorchDistBackend = SimpleNamespace
     flashinfer = ModuleType("flashinfer")

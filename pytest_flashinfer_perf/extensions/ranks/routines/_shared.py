@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from pytest_flashinfer_perf.api import Device, capability, check
@@ -68,9 +67,9 @@ def group(p: Between) -> Ranks:
     return here
 
 
-def of_all(p: Between, rand: torch.Generator, device: torch.device, rows: int) -> Tensor:
+def of_all(p: Between, rand: torch.Generator, device: torch.device) -> Tensor:
     """What each of the ranks gives."""
-    shape = (p.num_gpus, rows, p.hidden_size)
+    shape = (p.num_gpus, p.num_tokens, p.hidden_size)
     return torch.randn(shape, generator=rand, device=device, dtype=torch.float32).to(p.dtype)
 
 
@@ -82,12 +81,9 @@ class GivenToRanks(Protocol):
     def _replace(self: X, *, of_all: Tensor, input: Tensor) -> X: ...  # noqa: A002, PYI019 - Python 3.10 has no Self
 
 
-def built(
-    launch: Callable[[X], object], x: X, options: LaunchOptions, message: Callable[[X], Tensor] | None = None
-) -> Built[X]:
-    """The call, which is given this rank's own message apart from the others': its input, if it is not said."""
-    own = x.input.clone() if message is None else message(x)
-    return Built(launch, options.backend, x._replace(of_all=x.of_all[:0], input=own))
+def built(launch: Callable[[X], object], x: X, options: LaunchOptions) -> Built[X]:
+    """The call, which is given this rank's own message apart from the others'."""
+    return Built(launch, options.backend, x._replace(of_all=x.of_all[:0], input=x.input.clone()))
 
 
 def own_or_all(x: GivenToRanks) -> Tensor:
@@ -106,14 +102,3 @@ def on_gpus(_p: Between, backend: str, device: Device) -> Iterator[str]:
     reason = capability.gpu(backend)(device)
     if reason:
         yield reason
-
-
-def of_a_mesh(p: Between, backend: str, _device: Device) -> Iterator[str]:
-    if p.num_gpus not in (2, 4, 6, 8):
-        yield f"{backend} is for 2, 4, 6 or 8 GPUs, not {p.num_gpus}: use nccl"
-
-
-def world() -> str:
-    """The name of the group of all ranks, as torch's operations take it."""
-    assert dist.group.WORLD is not None
-    return str(dist.group.WORLD.group_name)

@@ -1,7 +1,7 @@
 """allreduce_fusion: the sum of all ranks' tensors, alone or with the residual, norm and FP8 that follow it in a layer.
 
-By FlashInfer's TensorRT-LLM kernels and vLLM's custom all-reduce, beside NCCL and torch's symmetric memory. Where a
-backend works in a buffer of its own, copying the message there is part of the call, as it is of a layer.
+By FlashInfer's TensorRT-LLM kernels and vLLM's custom all-reduce, beside NCCL. Where a backend works in a buffer of its
+own, copying the message there is part of the call, as it is of a layer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pytest_flashinfer_perf.api import Device, check
-from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
 from pytest_flashinfer_perf.extensions.ranks.routines import _shared
 from pytest_flashinfer_perf.extensions.ranks.routines._shared import Between, RoutineOfRanks
 from pytest_flashinfer_perf.spec.params import flag
@@ -62,7 +61,7 @@ class AllReduceInputs(NamedTuple):
 
 
 def inputs(p: AllReduce, rand: torch.Generator, device: torch.device) -> AllReduceInputs:
-    everybodys = _shared.of_all(p, rand, device, p.num_tokens)
+    everybodys = _shared.of_all(p, rand, device)
     own = everybodys[_shared.rank()]
     if p.pattern == SUM:
         return AllReduceInputs(everybodys, own, None, None, None, torch.empty_like(own), None)
@@ -176,31 +175,6 @@ def _normed(x: AllReduceInputs) -> None:
     fused_add_rmsnorm(x.out, x.residual_out, x.gamma, EPS)
 
 
-@allreduce_fusion.backend("symm_mem-oneshot", "symm_mem-twoshot", limits=_unfused)
-def _symmetric(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[AllReduceInputs]:
-    """torch's symmetric memory, without multicast."""
-    shared, name = _symmetric_buffer(p, _shared.group(p)), _shared.world()
-    one_shot = options.backend.endswith("oneshot")
-
-    def launch(x: AllReduceInputs) -> None:
-        if one_shot:
-            torch.ops.symm_mem.one_shot_all_reduce_copy_out(shared, x.input, "sum", name, x.out)
-        else:
-            shared.copy_(x.input)
-            torch.ops.symm_mem.two_shot_all_reduce_out(shared, "sum", name, x.out)
-        _normed(x)
-
-    return _shared.built(launch, x, options)
-
-
-# Buffers that ranks share are made once in a process, which is a rank of one case: all placements use them.
-
-
-@functools.cache
-def _symmetric_buffer(p: AllReduce, ranks: Ranks) -> Tensor:
-    return ranks.shared((p.num_tokens, p.hidden_size), p.dtype)[0]
-
-
 def _strategy(p: AllReduce, backend: str, _device: Device) -> Iterator[str]:
     if backend == "trtllm-twoshot" and p.num_tokens <= p.num_gpus:
         yield f"two-shot needs more tokens than the {p.num_gpus} ranks, not {p.num_tokens}"
@@ -239,7 +213,7 @@ def _trtllm(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[A
     return _shared.built(launch, x, options)
 
 
-@functools.cache
+@functools.cache  # made once in a process, which is a rank of one case: all placements use it
 def _workspace(p: AllReduce, rank: int) -> Any:
     from flashinfer import comm
 
@@ -255,8 +229,9 @@ def _workspace(p: AllReduce, rank: int) -> Any:
     )
 
 
-def _only_sums(p: AllReduce, backend: str, device: Device) -> Iterator[str]:
-    yield from _shared.of_a_mesh(p, backend, device)
+def _only_sums(p: AllReduce, backend: str, _device: Device) -> Iterator[str]:
+    if p.num_gpus not in (2, 4, 6, 8):
+        yield f"{backend} is for 2, 4, 6 or 8 GPUs, not {p.num_gpus}: use nccl"
     if p.pattern != SUM:
         yield f"{backend} has no {p.pattern}: it is of the trtllm backends"
 

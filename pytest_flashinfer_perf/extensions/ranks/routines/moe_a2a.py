@@ -1,7 +1,7 @@
 """moe_a2a_dispatch_combine: tokens to the ranks that have their experts, and the experts' outputs back, summed.
 
 For the experts stands a multiplication by the rank's number, so that the sum shows which ranks a token went to. It
-writes where FlashInfer's combine reads, and is in the time of both phases together, as its kernels in the row show.
+writes where FlashInfer's combine reads, and is in the time, as its kernels in the row show.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pytest_flashinfer_perf.api import Device, check
+from pytest_flashinfer_perf.api import Device
 from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
 from pytest_flashinfer_perf.extensions.ranks.routines import _shared
 from pytest_flashinfer_perf.extensions.ranks.routines._shared import Between, RoutineOfRanks
@@ -24,7 +24,6 @@ from pytest_flashinfer_perf.routines.moe import _routing
 from pytest_flashinfer_perf.spec.params import Fault, flag
 from pytest_flashinfer_perf.spec.routine import Built, Cost, LaunchOptions, Shape
 
-BOTH, DISPATCH, COMBINE = "dispatch_combine", "dispatch", "combine"
 FP8 = torch.float8_e4m3fn
 TOP_KS = (1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 22)  # of FlashInfer's kernel
 
@@ -45,7 +44,6 @@ class Exchange(Between):
     expert_load: str = flag(
         "how tokens choose: evenly, by zipf, all the same", default="uniform", choices=_routing.LOADS
     )
-    phase: str = flag("what is timed", default=BOTH, choices=(BOTH, DISPATCH, COMBINE))
 
     def faults(self) -> Iterator[Fault]:
         if self.num_experts % self.num_gpus:
@@ -62,16 +60,15 @@ class AllToAllInputs(NamedTuple):
     of_all: Tensor  # [ranks, tokens, hidden]
     scales_of_all: Tensor | None  # [ranks, tokens, blocks]
     goes: Tensor  # [ranks, tokens, ranks]: whether a token of a rank has an expert on another
-    input: Tensor  # [tokens, hidden], or what the experts made of all that came
+    input: Tensor  # [tokens, hidden]
     scales: Tensor | None
     experts: Tensor  # [tokens, top_k]
     weights: Tensor  # [tokens, top_k], which travel along
-    numbers: Tensor  # [tokens, 1]: which token it is, counted from 1 over all ranks
-    out: Tensor | None  # [tokens, hidden]
+    out: Tensor  # [tokens, hidden]
 
 
 def inputs(p: Exchange, rand: torch.Generator, device: torch.device) -> AllToAllInputs:
-    tokens = _shared.of_all(p, rand, device, p.num_tokens)
+    tokens = _shared.of_all(p, rand, device)
     of_all, scales = _sent(p, tokens)
     popular = _routing.popularity(p.expert_load, p.num_experts, range(p.top_k), rand)
     chosen = _routing.logits(popular, p.num_gpus * p.num_tokens, rand).topk(p.top_k).indices
@@ -79,11 +76,10 @@ def inputs(p: Exchange, rand: torch.Generator, device: torch.device) -> AllToAll
     homes = experts.long() // (p.num_experts // p.num_gpus)
     goes = torch.zeros(p.num_gpus, p.num_tokens, p.num_gpus, dtype=torch.bool, device=device).scatter_(-1, homes, True)
     rank = _shared.rank()
-    numbers = torch.arange(p.num_tokens, dtype=torch.int32, device=device)[:, None] + (rank * p.num_tokens + 1)
     weights = torch.rand(p.num_tokens, p.top_k, generator=rand, device=device)
     own = None if scales is None else scales[rank].clone()
-    out = None if p.phase == DISPATCH else torch.empty_like(tokens[rank])
-    return AllToAllInputs(of_all, scales, goes, of_all[rank], own, experts[rank].clone(), weights, numbers, out)
+    out = torch.empty_like(tokens[rank])
+    return AllToAllInputs(of_all, scales, goes, of_all[rank], own, experts[rank].clone(), weights, out)
 
 
 def _sent(p: Exchange, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -109,31 +105,10 @@ def _numbers_of(sent: Tensor, scales: Tensor | None) -> Tensor:
     return blocks.flatten(-2)
 
 
-def outputs(x: AllToAllInputs) -> tuple[Tensor, ...]:
-    return () if x.out is None else (x.out,)
-
-
-def decoded(p: Exchange, written: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """What a rank got, in the order of all tokens: kernels leave it in the order in which it came."""
-    if p.phase != DISPATCH:
-        return written
-    sent, numbers, *scales = (one.flatten(0, -2) for one in written)
-    came = numbers[:, 0] > 0
-    table = torch.zeros(p.num_gpus * p.num_tokens, p.hidden_size, device=sent.device)
-    values = _numbers_of(sent, scales[0] if scales else None)[came]
-    return (table.index_copy_(0, numbers[came, 0].long() - 1, values),)
-
-
 def reference(p: Exchange, x: AllToAllInputs, _rows: Tensor | None = None) -> tuple[Tensor, ...]:
     tokens, rank = _numbers_of(x.of_all, x.scales_of_all), _shared.rank()
-    if p.phase == DISPATCH:
-        return ((tokens * x.goes[..., rank, None]).flatten(0, 1),)
     times = (x.goes[rank] * torch.arange(1, p.num_gpus + 1, device=tokens.device)).sum(-1, keepdim=True)
     return (tokens[rank] * times,)
-
-
-def tolerances(p: Exchange, _backend: str) -> tuple[check.Tolerance, ...]:
-    return (check.EXACT if p.phase == DISPATCH else _shared.of_sums(p),)
 
 
 def cost(p: Exchange, x: AllToAllInputs) -> Cost:
@@ -142,7 +117,7 @@ def cost(p: Exchange, x: AllToAllInputs) -> Cost:
     scale = 0 if x.scales is None else x.scales.shape[-1] * x.scales.itemsize
     there = x.of_all.shape[-1] * x.of_all.itemsize + scale + p.top_k * 8
     back = p.hidden_size * p.dtype.itemsize
-    return Cost(0.0, rows * (there * (p.phase != COMBINE) + back * (p.phase != DISPATCH)), "float32")
+    return Cost(0.0, rows * (there + back), "float32")
 
 
 def facts(_p: Exchange, x: AllToAllInputs) -> dict[str, Any]:
@@ -155,13 +130,12 @@ moe_a2a_dispatch_combine: RoutineOfRanks[Exchange, AllToAllInputs] = RoutineOfRa
     family="comm",
     params=Exchange,
     inputs=inputs,
-    outputs=outputs,
+    outputs=lambda x: (x.out,),
     reference=reference,
     cost=cost,
-    tolerances=tolerances,
+    tolerances=lambda p, _backend: (_shared.of_sums(p),),
     footprint=lambda p: p.elements * (16 * p.num_gpus + 16),
     cuda_graph=False,
-    decoded=decoded,
     facts=facts,
     activations=_shared.own_or_all,
 )
@@ -175,22 +149,19 @@ class _Parts:
     rows: Tensor  # of this rank's tokens, in the order of the ranks that they go to
     sent: list[int]
     came: list[int]
-    numbers: Tensor  # of the tokens that come
 
     @classmethod
     def of(cls, x: AllToAllInputs, rank: int) -> _Parts:
-        here, there = x.goes[rank], x.goes[..., rank]
-        numbers = there.flatten().nonzero()[:, 0] + 1
-        rows = here.T.nonzero()[:, 1]
-        return cls(rows, here.sum(0).tolist(), there.sum(1).tolist(), numbers[:, None].to(torch.int32))
+        here = x.goes[rank]
+        return cls(here.T.nonzero()[:, 1], here.sum(0).tolist(), x.goes[..., rank].sum(1).tolist())
 
     def sent_there(self, tokens: Tensor) -> Tensor:
         """As bytes: torch cannot index every type of 8 bits on a GPU."""
         return _exchanged(tokens.view(torch.uint8)[self.rows], self.sent, self.came).view(tokens.dtype)
 
-    def sent_back(self, made: Tensor, out: Tensor) -> Tensor:
+    def sent_back(self, made: Tensor, out: Tensor) -> None:
         back = _exchanged(made, self.came, self.sent).float()
-        return out.copy_(torch.zeros_like(out, dtype=torch.float32).index_add_(0, self.rows, back))
+        out.copy_(torch.zeros_like(out, dtype=torch.float32).index_add_(0, self.rows, back))
 
 
 def _exchanged(rows: Tensor, sent: list[int], came: list[int]) -> Tensor:
@@ -204,20 +175,12 @@ def _by_torch(p: Exchange, x: AllToAllInputs, options: LaunchOptions) -> Built[A
     rank = _shared.group(p).rank
     parts = _Parts.of(x, rank)
 
-    def dispatched(x: AllToAllInputs) -> tuple[Tensor, ...]:
-        scales = () if x.scales is None else (parts.sent_there(x.scales),)
-        return (parts.sent_there(x.input), parts.numbers, *scales)
+    def launch(x: AllToAllInputs) -> None:
+        scales = None if x.scales is None else parts.sent_there(x.scales)
+        made = _numbers_of(parts.sent_there(x.input), scales) * (rank + 1)
+        parts.sent_back(made.to(p.dtype), x.out)
 
-    def made(x: AllToAllInputs) -> Tensor:
-        tokens, _numbers, *scales = dispatched(x)
-        return (_numbers_of(tokens, scales[0] if scales else None) * (rank + 1)).to(p.dtype)
-
-    def combined(rows: Tensor, x: AllToAllInputs) -> object:
-        return None if x.out is None else parts.sent_back(rows, x.out)
-
-    if p.phase == COMBINE:
-        return _shared.built(lambda x: combined(x.input, x), x, options, made)
-    return _shared.built(dispatched if p.phase == DISPATCH else lambda x: combined(made(x), x), x, options)
+    return _shared.built(launch, x, options)
 
 
 moe_a2a_dispatch_combine.backend("torch")(_by_torch)
@@ -237,48 +200,20 @@ def _compiled(p: Exchange, backend: str, _device: Device) -> Iterator[str]:
     modules=("jit.comm.gen_moe_alltoall_module",),
 )
 def _trtllm(p: Exchange, x: AllToAllInputs, options: LaunchOptions) -> Built[AllToAllInputs]:
-    """FlashInfer's MoeAlltoAll; a phase alone by the functions that it calls, which may be repeated."""
-    from flashinfer import comm
-
     rank, tokens = _shared.group(p).rank, p.num_tokens
     both = _exchange(p, _shared.group(p))
-    where = (both.workspace, both.metainfo, tokens, rank, p.num_gpus, p.top_k)
 
-    def payloads(x: AllToAllInputs) -> list[Tensor]:
-        """FlashInfer's script sends weights where the number of a token is here, if one phase is timed alone."""
-        sent = [x.input, x.weights if p.phase == BOTH else x.numbers]
-        return [*sent, *([] if x.scales is None else [x.scales]), x.experts]
-
-    def made(got: list[Tensor]) -> Tensor:
-        return _numbers_of(got[0], None if x.scales is None else got[2]) * (rank + 1)
-
-    def dispatched(x: AllToAllInputs) -> tuple[list[Tensor], int]:
-        got, offset, *_ = comm.moe_a2a_dispatch(x.experts, payloads(x), *where, p.num_experts)
-        return got, offset
-
-    def in_turn(x: AllToAllInputs) -> None:
-        got = both.dispatch(x.experts, payloads(x), tokens)
+    def launch(x: AllToAllInputs) -> None:
+        scales = () if x.scales is None else (x.scales,)
+        got = both.dispatch(x.experts, [x.input, x.weights, *scales, x.experts], tokens)
         space = both.get_combine_payload_tensor_in_workspace(tokens, p.hidden_size, p.dtype)
-        torch.mul(got[0], rank + 1, out=space) if p.quant_dtype is None else space.copy_(made(got))
+        if p.quant_dtype is None:
+            torch.mul(got[0], rank + 1, out=space)
+        else:
+            space.copy_(_numbers_of(got[0], got[2] if scales else None) * (rank + 1))
         both.combine(space, tokens, payload_in_workspace=True, output=x.out)
 
-    def to_combine(x: AllToAllInputs) -> Tensor:
-        if p not in _COMBINED:
-            got, offset = dispatched(x)
-            _COMBINED[p] = made(got).to(p.dtype), offset
-        return _COMBINED[p][0].clone()
-
-    def combined(x: AllToAllInputs) -> object:
-        return comm.moe_a2a_combine(x.input, tokens, *where, _COMBINED[p][1], output=x.out)
-
-    if p.phase == COMBINE:
-        return _shared.built(combined, x, options, to_combine)
-    return _shared.built(in_turn if p.phase == BOTH else lambda x: tuple(dispatched(x)[0][:-1]), x, options)
-
-
-# What combine alone sends back, in the order of the only dispatch: each leaves rows in an order of its own in the
-# memory that all calls of a process share, and a combine reads them in that of the last one.
-_COMBINED: dict[Exchange, tuple[Tensor, int]] = {}
+    return _shared.built(launch, x, options)
 
 
 @functools.cache
@@ -309,6 +244,6 @@ moe_a2a_dispatch_combine.tier("smoke")(lambda: [Shape(replace(SMALL, quant_dtype
 @moe_a2a_dispatch_combine.tier("default")
 def _default() -> Iterator[Shape[Exchange]]:
     for tokens in (16, 128, 1024):
-        yield from (Shape(replace(DEEPSEEK, num_tokens=tokens, phase=phase)) for phase in (BOTH, DISPATCH, COMBINE))
+        yield Shape(replace(DEEPSEEK, num_tokens=tokens))
     yield Shape(replace(DEEPSEEK, expert_load="zipf"))
     yield from (Shape(replace(DEEPSEEK, quant_dtype=one)) for one in ("fp8", "fp8_block_scale", "nvfp4"))

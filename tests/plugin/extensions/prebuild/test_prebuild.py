@@ -43,10 +43,9 @@ LINES_OF_CALLS = f"""
 --api flashinfer.sampling.softmax --backends flashinfer --batch_size 64
 --routine allreduce_fusion --backends trtllm-oneshot trtllm-twoshot vllm nccl torch {SIZES}
 --routine moe_a2a_dispatch_combine --backends trtllm nccl {SIZES} --num_experts 16 --top_k 4
---routine ulysses_all_to_all --backends nvlink nccl {SIZES} --num_qo_heads 8
 """
-OF_CALLS = {"sampling", "trtllm_comm", "vllm_comm", "mnnvl_moe_alltoall", "ulysses_a2a"}
-ON_BLACKWELL = {"fp8_gemm_cutlass", "blackwell_softmax", "ulysses_a2a_sm100a"}
+OF_CALLS = {"sampling", "trtllm_comm", "vllm_comm", "mnnvl_moe_alltoall"}
+ON_BLACKWELL = {"fp8_gemm_cutlass", "blackwell_softmax"}
 KEPT = ("-n", "2", "--benchmark-json=kept.json", "--junitxml", "kept.json", "-p", "no:cacheprovider", "-v")
 
 

@@ -94,16 +94,13 @@ def test_a_row_is_of_all_ranks_and_a_rank_that_dies_costs_one_case_and_leaves_no
     assert done.outcomes == {"passed": 2, "failed": 1, "deselected": 2}, done.out
     killed = "rank 1 of 2: its process was ended by SIGKILL, as a host does that is out of memory"
     assert re.search(rf"{killed}\n(  at test_them.py:\d+\n)?rank 0 of 2: RuntimeError", done.out), done.out
-    info, times = done["test_all_reduce"]["extra_info"], done["test_all_reduce"]["stats"]["data"]
+    info = done["test_all_reduce"]["extra_info"]
     seen = info["ranks"]
     assert info["refcheck"] == "passed"
-    assert (seen["ranks"], seen["figure"], seen["backend"]) == (2, "last arrival to last end", "gloo")
+    assert (seen["ranks"], seen["backend"]) == (2, "gloo")
     median = done["test_all_reduce"]["stats"]["median"]
     assert seen["busbw_gb_per_s"] == pytest.approx(info["bytes"] / median / 1e9), "as algbw, of two"
     assert info["sol_pct"] is None, "the memory's roof is not that of links"
-    assert [len(of_rank) for of_rank in (*seen["arrivals_s"], *seen["ends_s"])] == [len(times)] * 4
-    calls = zip(*seen["arrivals_s"], *seen["ends_s"], strict=True)
-    assert [max(ends) - max(arrivals) for *arrivals, a, b in calls for ends in [(a, b)]] == pytest.approx(times)
     assert seen["max_over_ranks_s"] >= median
     wrong = done["test_wrong_on_one"]["extra_info"]
     assert (wrong["status"], wrong["ranks"]["ranks"]) == ("wrong", 2)

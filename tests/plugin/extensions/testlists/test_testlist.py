@@ -232,8 +232,7 @@ SUM = "--routine allreduce_fusion --num_tokens 64 --hidden_size 4096"
 A2A = "--routine moe_a2a_dispatch_combine --num_tokens 64 --hidden_size 7168 --num_experts 256 --top_k 8"
 MIXED = "--routine mixed_comm --local_bs_list 1 4 16 --hidden_size 4096 --dtype bfloat16 --local_tp_size 4 "
 BETWEEN_GPUS = {  # each flag of the script's three routines, and the backends that run or why none does
-    f"{SUM} {COMMON}": "trtllm trtllm-oneshot trtllm-twoshot nccl vllm symm_mem-oneshot symm_mem-twoshot mnnvl auto "
-    "torch",
+    f"{SUM} {COMMON}": "trtllm trtllm-oneshot trtllm-twoshot nccl vllm mnnvl auto torch",
     f"{SUM} --ar_backend trtllm --pattern ar_residual_rmsnorm_dynamic_fp8 --input_dtype float16 --enable_pdl": "trtllm",
     f"{SUM} --ar_backend auto --pattern ar_residual_rmsnorm --validate --use_cuda_events": "auto",
     f"{SUM} --ar_backend mnnvl": "mnnvl",
