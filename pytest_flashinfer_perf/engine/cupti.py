@@ -18,13 +18,12 @@ BUFFER_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Activity:
-    """A kernel, copy or fill that ran on the device, in nanoseconds; `to_host` has the bytes of a copy to the host."""
+    """A kernel, copy or fill that ran on the device, in nanoseconds."""
 
     name: str
     start: int
     end: int
     correlation_id: int = 0
-    to_host: int | None = None
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,8 @@ def activities(cupti: Any, records: Iterable[Any]) -> Iterator[Activity]:
     kinds, wanted = cupti.ActivityKind, (*on_device(cupti), *between_devices(cupti))
     for one in records:
         if one.kind in wanted:
-            is_to_host = one.kind == kinds.MEMCPY and one.copy_kind == cupti.ActivityMemcpyKind.DTOH
-            size = one.bytes if is_to_host else None
             name = one.name if one.kind == kinds.CONCURRENT_KERNEL else kinds(one.kind).name
-            yield Activity(name, one.start, one.end, one.correlation_id, size)
+            yield Activity(name, one.start, one.end, one.correlation_id)
 
 
 def on_device(cupti: Any) -> tuple[Any, ...]:

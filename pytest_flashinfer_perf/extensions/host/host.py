@@ -17,14 +17,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf.api import Device, Observation, Target, cupti, formatting, garbage, instruments
+from pytest_flashinfer_perf.api import Device, Observation, Target, cupti, garbage, instruments
 from pytest_flashinfer_perf.extensions.host import host_calls
 from pytest_flashinfer_perf.extensions.host.host_calls import Counts, counted
-from pytest_flashinfer_perf.extensions.host.host_time import NAME, HostTime, outlasts
+from pytest_flashinfer_perf.extensions.host.host_time import NAME, HostTime
 from pytest_flashinfer_perf.machine import load
 
 ROUNDS, FEWEST_ROUNDS = 12, 5
@@ -40,19 +40,9 @@ HOLD, SHORTEST_HOLD_S, LONGEST_HOLD_S = 1.5, 0.5e-3, 0.5  # in units of the roun
 FASTEST_CLOCK_HZ = 2.2e9  # a slower one holds longer
 
 
-class Queue(Protocol):
-    """The queue in which calls are enqueued."""
-
-    def drain(self) -> None: ...
-
-    def hold(self, seconds: float) -> Callable[[], bool]:
-        """Hold the queue for this long; the returned function tells whether it still holds."""
-        ...
-
-
 @dataclass(frozen=True)
-class Stream:
-    """The current stream of a GPU."""
+class Queue:
+    """The current stream of a GPU, in which calls are enqueued."""
 
     device: Device
 
@@ -60,6 +50,7 @@ class Stream:
         self.device.synchronize()
 
     def hold(self, seconds: float) -> Callable[[], bool]:
+        """Hold the queue for this long; the returned function tells whether it still holds."""
         torch.cuda._sleep(round(seconds * FASTEST_CLOCK_HZ))  # noqa: SLF001 - torch has no public kernel of a chosen time
         over = torch.cuda.Event()
         over.record()
@@ -194,14 +185,7 @@ class HostObserver:
 
     def observed(self, target: Target, device: Device, seconds: float, traced: Any) -> Observation:
         seen, why_not = measured(target, device, seconds, Counts() if traced is None else traced)
-        notes = [why_not] if why_not else []
-        if seen is not None and outlasts(seen, seconds):
-            notes.append(
-                f"a call takes the host {formatting.duration(seen.host_us * 1e-6)} to enqueue and the GPU "
-                f"{formatting.duration(seconds)}: "
-                "without a CUDA graph the GPU waits for the host"
-            )
-        return Observation(seen, tuple(notes))
+        return Observation(seen, (why_not,) if why_not else ())
 
 
 def measured(target: Target, device: Device, on_device: float, calls: Counts) -> tuple[HostTime | None, str]:
@@ -211,14 +195,12 @@ def measured(target: Target, device: Device, on_device: float, calls: Counts) ->
     """
     if not device.is_gpu:
         return None, ""
-    start, watch = time.perf_counter(), load.LoadWatch()
+    watch = load.LoadWatch()
     with watch.watched(), garbage.without_gc(), _one_thread(), moving_over_cores() as move:
         launches = calls.fields.get("launches", UNKNOWN_LAUNCHES)
-        timed = _timed(Timer(Stream(device), move=move), target, on_device, launches)
+        timed = _timed(Timer(Queue(device), move=move), target, on_device, launches)
     counts = calls + counted("torch's allocator", lambda: host_calls.allocations_of(target, device.torch))
-    pass_s = time.perf_counter() - start + calls.seconds
-    known = {**counts.fields, "lines": counts.lines, "contention": load.during([watch])}
-    return replace(timed, **known, pass_s=pass_s), counts.why_not
+    return replace(timed, **counts.fields, contention=load.during([watch])), counts.why_not
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from pytest_flashinfer_perf.api import OtherTime, Quantity, Row, match, share, thresholds
-from pytest_flashinfer_perf.extensions.host.host_time import COUNTED, SYNCHRONISATION, HostTime, of, places
+from pytest_flashinfer_perf.extensions.host.host_time import HostTime, of, places
 from pytest_flashinfer_perf.machine.load import Contention
 
 NOT_WRITTEN = "its rows do not say what it asks of the host"
@@ -59,7 +59,7 @@ def _comparable(hosts: Sequence[HostTime | None]) -> Iterator[thresholds.Broken]
 def _never_waits(hosts: Sequence[HostTime | None]) -> Iterator[thresholds.Broken]:
     waiting = [host for host in hosts if host and host.synchronisations]
     if waiting:
-        yield thresholds.Broken(f"no_sync: it waits for the GPU, {', '.join(places(waiting[-1], SYNCHRONISATION))}")
+        yield thresholds.Broken(f"no_sync: it waits for the GPU, {', '.join(places(waiting[-1]))}")
     elif any(host is None or host.synchronisations is None for host in hosts):
         yield thresholds.Broken(f"no_sync: {NOT_WRITTEN}", unknown=True)
 
@@ -85,12 +85,13 @@ def contention(row: Row) -> Contention | None:
 
 
 def asked_more(case: match.ComparedCase) -> Iterator[str]:
-    """Allocations, synchronisations and copies that became more, with the lines of Python that cause them."""
+    """Allocations and synchronisations that became more, with the lines of Python that wait."""
     before, after = ([host for row in side if (host := of(row))] for side in (case.before, case.after))
-    for what, field in COUNTED.items():
+    for field in ("allocations", "synchronisations"):
         was, now = ([count for host in side if (count := getattr(host, field)) is not None] for side in (before, after))
         if was and now and min(now) > max(was):
-            yield f"{field} of a call {max(was)} -> {min(now)}: {', '.join(places(after[-1], what))}"
+            lines = f": {', '.join(places(after[-1]))}" if field == "synchronisations" else ""
+            yield f"{field} of a call {max(was)} -> {min(now)}{lines}"
 
 
 QUANTITY = Quantity(

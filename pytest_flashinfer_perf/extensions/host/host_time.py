@@ -12,19 +12,15 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Row
 
 NAME = "host"  # of the part of a row
-ALLOCATION, SYNCHRONISATION, COPY_TO_HOST = "allocation", "synchronisation", "copy to host"
 REFERENCE_US = 20.0  # about what the fixed piece of host work takes on a server's core
-COUNTED = {ALLOCATION: "allocations", SYNCHRONISATION: "synchronisations", COPY_TO_HOST: "copies_to_host"}
 
 
 @dataclass(frozen=True)
 class HostLine:
-    """The line of Python that makes an allocation, a synchronisation or a copy; null where none could be seen."""
+    """A line of Python that waits for the GPU, and how often; null where none could be seen."""
 
-    what: str
     line: str | None
     count: int
-    bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -43,12 +39,8 @@ class HostTime:
     plans_us: tuple[float, ...] = ()
     launches: int | None = None
     allocations: int | None = None
-    allocated_bytes: int | None = None
     synchronisations: int | None = None
-    copies_to_host: int | None = None
-    copied_bytes: int | None = None
     lines: tuple[HostLine, ...] = ()
-    pass_s: float = 0.0
     references_us: tuple[float, ...] = ()
     plan_references_us: tuple[float, ...] = ()
     contention: Contention | None = None
@@ -72,12 +64,6 @@ def of(row: Row) -> HostTime | None:
     return row.part(NAME, HostTime)
 
 
-def outlasts(host: HostTime, on_device: float) -> bool:
-    """Whether the host takes longer for a call than the GPU, for so many seconds: then the GPU waits for the host."""
-    return host.host_us > 1e6 * on_device
-
-
-def places(host: HostTime, what: str) -> list[str]:
-    """How often, and by which lines of Python, a call does that."""
-    made = (line for line in host.lines if line.what == what)
-    return [f"{one.count} x {one.line or 'a line that could not be seen'}" for one in made]
+def places(host: HostTime) -> list[str]:
+    """How often, and by which lines of Python, a call waits for the GPU."""
+    return [f"{one.count} x {one.line or 'a line that could not be seen'}" for one in host.lines]

@@ -199,7 +199,6 @@ class View:
             "kernels": list(names),
             "colours": self.colours,
             "figures": {f.place: {"spec": f.spec, "roofs": f.roofs, "points": f.points} for f in self.figures},
-            "added": {section.name: section.chart for section in self.added if section.chart},
             "palette": charts.COLOURS,
             "trend": [i for i, _ in self.trends],
             "specs": charts.specs(runs),

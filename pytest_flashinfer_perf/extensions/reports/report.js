@@ -59,7 +59,6 @@
       rooflines.push(view);
     }
     showRoutine();
-    for (const place of all("[data-added]")) await plot(place, data.added[place.dataset.added], {});
     const trend = find('[data-chart="trend"]');
     if (trend) {
       const view = await plot(trend, data.specs.trend, { trend: data.trend.flatMap(steps) });

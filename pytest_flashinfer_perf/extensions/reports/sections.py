@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.api import Run
@@ -27,15 +26,13 @@ class Table:
 class Section:
     """`name` is one word, by which a page links to it.
 
-    What is an answer stands above the tables of all cases, and is not folded. `chart` is a plot of Vega-Lite with its
-    data and a `description`, which a page alone can show.
+    What is an answer stands above the tables of all cases, and is not folded.
     """
 
     name: str
     title: str
     tables: Sequence[Table]
     is_answer: bool = False
-    chart: Mapping[str, Any] | None = None
 
 
 def of(runs: Sequence[Run]) -> list[Section]:

@@ -87,9 +87,6 @@ def write(path, said):
     return path
 
 
-CHART = {"description": "a line", "data": {"values": [{"x": 1}]}, "mark": "point", "encoding": {"x": {"field": "x"}}}
-
-
 class Sections:
     """An extension that tells an answer, and more."""
 
@@ -98,7 +95,7 @@ class Sections:
         yield Section(
             "first", "Answer", [Table("a step", ("kernel", "share"), [("a_b", "25%")], below)], is_answer=True
         )
-        yield Section("second", "More", [Table("plans", below=["nothing"])], chart=CHART)
+        yield Section("second", "More", [Table("plans", below=["nothing"])])
 
 
 def extended_by(monkeypatch, *plugins):

@@ -88,7 +88,7 @@ def test_without_a_threshold_it_is_shown_and_fails_nothing():
     assert words.changes(seen) == "time +0.00 %, host +900.00 %, plan +8900.00 %"
 
 
-WAITS = {"synchronisations": 2, "lines": (HostLine("synchronisation", "mine.py:7 in call", 2),)}
+WAITS = {"synchronisations": 2, "lines": (HostLine("mine.py:7 in call", 2),)}
 
 
 @pytest.mark.parametrize(
