@@ -6,14 +6,12 @@ For whoever keeps runs and looks at more than two sides; what two sides say of e
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-from pytest_flashinfer_perf.gate import calm, effects, figures, match, noise, student
+from pytest_flashinfer_perf.gate import calm, figures, match, noise, student
 from pytest_flashinfer_perf.gate.effects import RISK, Domain, Effect, Replicates
 from pytest_flashinfer_perf.gate.match import FACETS, Reason
 from pytest_flashinfer_perf.gate.noise import Noise
-from pytest_flashinfer_perf.gate.verdict import Rules
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
 from pytest_flashinfer_perf.rows.scatter import is_measured
@@ -45,34 +43,6 @@ def figures_of(row: Row) -> dict[str, float | None]:
         Domain.BUSY.value: row.timed.busy if row.timed.gap_of == "host" else None,
         Domain.CYCLES.value: figures.cycles(row) if paced else None,
     }
-
-
-@dataclass(frozen=True)
-class SeriesFigures:
-    """The figures of a case's rows in one domain, and the least change that counts, as logarithms."""
-
-    domain: str
-    values: tuple[float, ...]
-    least: float
-
-
-def judged_by(rows: Sequence[Row], rules: Rules) -> Iterator[SeriesFigures]:
-    """By what a case is judged, as all of its rows allow; extensions' quantities where they have a threshold."""
-    asked = rules.thresholds.of(rows[-1])
-    of_calls = effects.replicates(rows, rows, paired=True)[:1]
-    # Gaps of launches change with the load of the host: that is no change of level.
-    of_graphs = all(row.timed.gap_of != "host" for row in rows)
-    gaps = [effects.gap_replicates(rows, rows, paired=True)] if of_graphs else []
-    yield from _logs((*of_calls, *gaps), asked.in_log(rows[-1].median))
-    for quantity in rules.quantities:
-        if (share := asked.others.get(quantity.slower)) is not None:
-            seen = (figure.replicates(rows, rows, paired=True) for figure in quantity.figures)
-            yield from _logs(seen, math.log1p(share))
-
-
-def _logs(seen: Iterable[Replicates | None], least: float) -> Iterator[SeriesFigures]:
-    for one in filter(None, seen):
-        yield SeriesFigures(one.domain, tuple(map(math.log, one.after)), least)
 
 
 def compared_by(rows: Sequence[Row], domain: str) -> list[float]:

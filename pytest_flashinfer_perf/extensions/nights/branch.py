@@ -22,7 +22,6 @@ from pytest_flashinfer_perf.api import run_file
 
 ATTEMPTS, LONGEST_WAIT_S = 20, 2.0
 LOCKED = ("cannot lock ref", "failed to update ref", "incorrect old value", "unable to create")  # by another push
-NO_BRANCHES = ("HEAD", "@")  # git makes branches of these names, and then takes them for something else
 NAME = "flashinfer-perf"
 AUTHOR = {f"GIT_{who}_{what}": NAME for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 ALONE = ("core.hooksPath=/dev/null", "gc.auto=0", "maintenance.auto=false", "fetch.writeCommitGraph=false")
@@ -35,15 +34,11 @@ class Branch:
     remote: str
     name: str
     environment: Mapping[str, str] = field(default_factory=dict)
-    address: str = ""  # to read from and to push to, if not by the remote's name
+    address: str = ""  # with the remote's name git would note commits in the repository that is to stay as it is
 
     @property
     def ref(self) -> str:
         return f"refs/heads/{self.name}"
-
-    @property
-    def _address(self) -> str:
-        return self.address or self.remote
 
     def tip(self) -> str | None:
         """The commit at its end, whose files are here then; None if there is no such branch."""
@@ -51,13 +46,13 @@ class Branch:
         if listed is not None:
             self.git(
                 "fetch", "--quiet", "--no-tags", "--no-prune", "--no-write-fetch-head", "--refmap=",
-                "--", self._address, self.ref,
+                "--", self.address, self.ref,
             )  # fmt: skip
         return listed
 
     def _listed(self) -> str | None:
         """What the remote says; it also lists what ends in this name, as refs/backup/refs/heads/NAME."""
-        lines = self.git("ls-remote", "--", self._address, self.ref).splitlines()
+        lines = self.git("ls-remote", "--", self.address, self.ref).splitlines()
         return next((commit for commit, _, ref in (line.partition("\t") for line in lines) if ref == self.ref), None)
 
     def files(self, tip: str | None) -> dict[str, str]:
@@ -76,16 +71,11 @@ class Branch:
         """
         for _ in range(ATTEMPTS):
             tip = self.tip()
-            if tip is not None and not self._has(tip):
-                continue  # it moved on between the list and the fetch
             made = self._commit(tip, more, message)
             if made is None or self._push(made, tip):
                 return made
             time.sleep(random.uniform(0, LONGEST_WAIT_S))  # noqa: S311 - so that two writers part
         raise run_file.RunError(f"{self.remote}: {self.name} moves on faster than it can be pushed to: try again")
-
-    def _has(self, commit: str) -> bool:
-        return self.run("cat-file", "-e", f"{commit}^{{tree}}").returncode == 0
 
     def _commit(self, tip: str | None, more: Callable[..., Mapping[str, str]], message: str) -> str | None:
         there = self.files(tip)
@@ -100,7 +90,7 @@ class Branch:
 
     def _push(self, commit: str, tip: str | None) -> bool:
         """Whether the remote took it; False if another writer was faster."""
-        done = self.run("push", "--quiet", "--no-verify", "--", self._address, f"{commit}:{self.ref}")
+        done = self.run("push", "--quiet", "--no-verify", "--", self.address, f"{commit}:{self.ref}")
         if done.returncode == 0:
             return True
         if self._listed() == tip and not any(word in done.stderr for word in LOCKED):
@@ -134,16 +124,12 @@ def _text(said: bytes) -> str:
 
 
 @contextmanager
-def opened(remote: str, name: str, *, to_push: bool = False) -> Iterator[Branch]:
-    """The branch, with objects in a folder of their own beside those of the repository of the current folder.
-
-    Where pushes go may be another server than the one that is fetched from. It is read there by its address: with the
-    remote's name git would note commits in the repository that is to stay as it is.
-    """
+def opened(remote: str, name: str) -> Iterator[Branch]:
+    """The branch, with objects in a folder of their own beside those of the repository of the current folder."""
     here = Branch(remote, name)
-    if name in NO_BRANCHES or here.run("check-ref-format", here.ref).returncode:
+    if here.run("check-ref-format", "--branch", name).returncode:
         raise run_file.RunError(f"{name!r} is no name of a branch")
-    address = here.run("remote", "get-url", "--push", "--", remote).stdout.strip() if to_push else ""
+    address = here.run("remote", "get-url", "--push", "--", remote).stdout.strip() or remote
     with tempfile.TemporaryDirectory(prefix="flashinfer-perf-") as folder:
         found = here.run("rev-parse", "--git-path", "objects")
         own = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": _absolute(found.stdout)}

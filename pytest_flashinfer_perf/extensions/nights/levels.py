@@ -68,12 +68,6 @@ class Levels:
         return float(np.clip(left[1:] @ left[:-1] / max(left @ left, scatter.QUIETEST**2), 0.0, 0.9))
 
 
-def changes(values: Sequence[float], least: float) -> list[Change]:
-    """The change points of at least that size."""
-    [only] = levels(np.array([values], dtype=np.float64), [least])
-    return list(only.found)
-
-
 def levels(series: Floats, least: Sequence[float]) -> Iterator[Levels]:
     """Of each row, which are series of one length, with the size from which on its changes count."""
     if series.shape[1] < ENOUGH:

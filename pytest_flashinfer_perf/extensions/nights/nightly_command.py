@@ -6,20 +6,20 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf.api import commands, formatting, judging, printing, run_file, verdict, words
-from pytest_flashinfer_perf.extensions.nights import alarms, branch, pages, record, site
+from pytest_flashinfer_perf.api import commands, file_io, formatting, judging, printing, run_file, verdict, words
+from pytest_flashinfer_perf.extensions.nights import branch, changes, pages, record, site
 from pytest_flashinfer_perf.extensions.nights.levels import ENOUGH
 from pytest_flashinfer_perf.extensions.nights.record import SUFFIX, Records
 from pytest_flashinfer_perf.extensions.nights.trends import GpuPage
 
 PUBLISHES = "example: flashinfer-perf publish nightly.json --remote origin"
-WATCHES = "example: flashinfer-perf watch perf-data -o site --alarms alarms"
+WATCHES = "example: flashinfer-perf watch perf-data -o site --markdown changes.md"
 
 
 def publish(arguments: Sequence[str]) -> int:
     args = publish_parser().parse_args(arguments)
     runs = judging.runs(args.files)
-    with branch.opened(args.remote, args.branch, to_push=True) as there:
+    with branch.opened(args.remote, args.branch) as there:
         commit = there.grow(
             lambda known: record.added(runs, known, args.branch), f"Add {formatting.counted(len(runs), 'run')}"
         )
@@ -46,8 +46,8 @@ def watch(arguments: Sequence[str]) -> int:
     limits = judging.in_settings(judging.settings(args)).thresholds
     found = pages.of_records(_records(args.runs, args.remote), limits)
     site.write(args.output, found)
-    if args.alarms:
-        alarms.update(args.alarms, found)
+    if args.markdown:
+        file_io.write_whole(args.markdown, changes.text(found))
     printing.show(_lines(found, args.output))
     if any(_is_worse(page) for page in found):
         return verdict.WORSE
@@ -56,10 +56,13 @@ def watch(arguments: Sequence[str]) -> int:
 
 
 def _records(runs: str, remote: str) -> Records:
-    """Of a folder of files, else of a branch."""
+    """Of a folder, with what was published or with the files of the runs themselves; else of a branch."""
     if Path(runs).is_dir():
         files = sorted(Path(runs).glob(f"*{SUFFIX}"))
         texts = [(str(path), path.read_bytes().decode(errors="surrogateescape")) for path in files]
+        if not texts:
+            made = record.added(judging.runs([runs]), lambda _: "", runs)
+            texts = [(f"{runs}:{name}", text) for name, text in made.items()]
     else:
         with branch.opened(remote, runs) as there:
             entries = there.files(there.tip()).items()
@@ -83,8 +86,10 @@ def _lines(found: Sequence[GpuPage], output: Path) -> Iterator[str]:
         counts = (formatting.counted(len(page.nights), "run"), formatting.counted(len(page.cases), "case"))
         yield f"{page.gpu}: {', '.join(counts)}, {len(page.there)} changed"
         for one in page.there:
-            run = page.nights[one.since]
-            yield from formatting.wrapped(f"  {run.when:%Y-%m-%d %H:%M}: {one.case.name} {words.percent(one.size)}", 4)
+            crept = f", creeping until {page.when(one.until)}" if one.change.is_drift else ""
+            yield from formatting.wrapped(
+                f"  {page.when(one.since)}: {one.case.name} {words.percent(one.size)}{crept}", 4
+            )
             yield from (line for beside in one.beside() for line in formatting.indented(beside, 4))
         yield from (line for name, why in page.failing.items() for line in formatting.wrapped(f"  {name}, {why}", 4))
         if page.gone:
@@ -97,15 +102,16 @@ def _lines(found: Sequence[GpuPage], output: Path) -> Iterator[str]:
 def watch_parser() -> argparse.ArgumentParser:
     made = commands.parser_of(
         "watch",
-        "Make a site of published runs, which needs no server: a page per model of GPU, a trend per case, its changes "
-        "and what else changed with them. Exits with 1 if a case is slower since a change, or failed and was not "
-        "measured since; with 2 if cases are gone, or none has enough runs to tell a change.",
+        "Find the changes of many runs, and make a site of them, which needs no server: a page per model of GPU, a "
+        "trend per case, its changes and what else changed with them. Exits with 1 if a case is slower since a change, "
+        "or failed and was not measured since; with 2 if cases are gone, or none has enough runs to tell a change.",
         WATCHES,
     )
-    made.add_argument("runs", metavar="DIR_OR_BRANCH", help="Folder with the files of published runs, or their branch.")
+    runs = "Folder with published runs or with the JSON files of runs, or the branch to which runs were published."
+    made.add_argument("runs", metavar="DIR_OR_BRANCH", help=runs)
     made.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="Folder to write the site to.")
-    kept = "Folder with a Markdown file for each change that is sure. Those of earlier nights are updated and closed."
-    made.add_argument("--alarms", type=Path, metavar="DIR", help=kept)
+    written = "Write what changed as Markdown to FILE, with the commands that run it again and search for its cause."
+    made.add_argument("--markdown", type=Path, metavar="FILE", help=written)
     _add_remote(made)
     judging.add_settings(made)
     return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -71,7 +71,6 @@ def _page(gpu: str, nights: list[Night], records: Records, thresholds: core_thre
         kernels=kernels,
         names=[one.names for one in records.kernels.values()],
         least=[thresholds.named(case.names).in_log(now) for case, now in zip(cases, newest, strict=True)],
-        renamed=list(_renamed(nights, records, {keys[case] for case in used})),
     )
 
 
@@ -83,11 +82,3 @@ def _judged(us: Floats, tables: Mapping[str, Floats]) -> tuple[list[str], Floats
         values[:, has_all] = tables[name][:, has_all]
         by[has_all] = nth
     return [("time", "busy", "cycles")[nth] for nth in by], values
-
-
-def _renamed(nights: Sequence[Night], records: Records, keys: Container[str]) -> Iterator[tuple[int, str]]:
-    at = {night.id: nth for nth, night in enumerate(nights)}
-    published = list(records.nights)
-    for one in records.renames.values():
-        if one.case in keys and one.run < len(published) and published[one.run] in at:
-            yield at[published[one.run]], f"{one.old} is now called {one.new}"

@@ -14,7 +14,6 @@ import json
 import os
 import re
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -31,7 +30,6 @@ MIB = 2**20
 LARGEST_FILE, LARGEST_ANSWER = 32 * MIB, 64 * MIB
 LONGEST, LONGEST_LINE = 65_000, 2_000  # GitHub takes comments of 65,536 characters
 PER_PAGE, MOST_PAGES = 100, 30
-PAUSES_S = (1.0, 3.0)  # before the second and the third attempt
 TIMEOUT_S = 30.0
 MAY_NOT = (
     "it needs `permissions: pull-requests: write`, which pull requests from forks never get: "
@@ -42,10 +40,6 @@ REMEDIES = {401: "the token is not valid, or no longer", 403: MAY_NOT, 404: MAY_
 
 class CommentError(FlashinferPerfError):
     """There is no comment, and the sentence says why."""
-
-
-class UnavailableError(CommentError):
-    """The server did not answer, and may do so a little later."""
 
 
 class NothingToCommentError(CommentError):
@@ -126,11 +120,10 @@ class Repository:
             with build_opener(NoRedirect).open(request, timeout=TIMEOUT_S) as answer:
                 return json.loads(answer.read(LARGEST_ANSWER))
         except HTTPError as error:
-            kind = UnavailableError if error.code >= 500 or error.code == 429 else CommentError
             remedy = f": {REMEDIES[error.code]}" if error.code in REMEDIES else ""
-            raise kind(f"{asked}: {error.code} {_message(error)}{remedy}") from None
+            raise CommentError(f"{asked}: {error.code} {_message(error)}{remedy}") from None
         except (OSError, HTTPException, ValueError, RecursionError) as error:
-            raise UnavailableError(f"{asked}: no answer: {error}") from None
+            raise CommentError(f"{asked}: no answer: {error}") from None
 
     def comments(self, path: str) -> Iterator[Comment]:
         for page in range(1, MOST_PAGES + 1):
@@ -155,25 +148,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--name", default="flashinfer-perf", help="Tells several comments of one pull request apart.")
     args = parser.parse_args(arguments)
     try:
-        printing.say(attempted(args.folder, args.name))
+        printing.say(commented(args.folder, args.name))
     except (FlashinferPerfError, OSError) as error:
         code = error.exit_code if isinstance(error, FlashinferPerfError) else FlashinferPerfError.exit_code
         level = "warning" if code else "notice"
         printing.print_raw(f"{markdown.annotation(level, 'no comment on the pull request', str(error))}\n")
         return code
     return 0
-
-
-def attempted(folder: Path, name: str, pauses: Sequence[float] = PAUSES_S) -> str:
-    """Comment, again if the server was not available; what was done then is found, and not done twice."""
-    try:
-        return commented(folder, name)
-    except UnavailableError as error:
-        if not pauses:
-            raise
-        printing.say(f"{error}: again in {pauses[0]:g} s")
-    time.sleep(pauses[0])
-    return attempted(folder, name, pauses[1:])
 
 
 def commented(folder: Path, name: str) -> str:

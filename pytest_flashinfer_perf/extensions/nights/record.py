@@ -1,15 +1,14 @@
 """The lines of published runs: JSON, a file per month, to which lines are only ever added.
 
 A `run` is a line with a column for each figure of its cases. What many runs share has a line of its own before the
-first that names it: an `environment`, a `case` (again where it got another name), the `kernels` of a call. Their ids
-are hashes of what they say; a case's is that of its flags, so that a renamed case goes on.
+first that names it: an `environment`, a `case` (again where its command is another), the `kernels` of a call. Their ids
+are hashes; a case's is that of its name and of how it was measured.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -24,8 +23,7 @@ from pytest_flashinfer_perf.gate import series
 
 SCHEMA, SUFFIX = 1, ".jsonl"
 LEAST_US, MOST = 1e-6, 1e15
-FLAGS, TAG = "--perf-case=", "--case_tag"
-COLUMNS = ("us", "busy_us", "cycles", "noise", "ghz")
+COLUMNS = ("us", "busy_us", "cycles", "ghz")
 Places: TypeAlias = npt.NDArray[np.int32]
 
 
@@ -49,7 +47,6 @@ class WatchedCase:
     family: str | None = None
     routine: str | None = None
     repro: str | None = None
-    flags: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,16 +78,6 @@ class Night:
     failed: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class Rename:
-    """The same flags have another name from the run on that comes next."""
-
-    case: str
-    old: str
-    new: str
-    run: int
-
-
 @dataclass
 class Records:
     """What the lines of some files say, in their order."""
@@ -99,7 +86,6 @@ class Records:
     cases: dict[str, WatchedCase] = field(default_factory=dict)
     kernels: dict[str, LaunchedKernels] = field(default_factory=dict)
     nights: dict[str, Night] = field(default_factory=dict)
-    renames: dict[tuple[str, str], Rename] = field(default_factory=dict)
     places: dict[str, dict[str, int]] = field(default_factory=lambda: {"case": {}, "kernels": {}})
 
     def read(self, text: str, where: str) -> Records:
@@ -123,21 +109,10 @@ class Records:
             raise fields.FieldError(f"its kind is {fields.shown(kind)}, known are {', '.join(KINDS)}, each with an id")
         if kind == "run":
             self.nights.setdefault(name, self._night(said))
-        elif kind == "case":
-            self._case(name, fields.read(WatchedCase, said, "it"))
-        else:
-            known: dict[str, Any] = self.environments if kind == "environment" else self.kernels
-            known[name] = fields.read(KINDS[kind], said, "it")
-            self._place(kind, name)
-
-    def _case(self, key: str, now: WatchedCase) -> None:
-        was = self.cases.get(key, now)
-        if was.name != now.name:
-            self.renames.setdefault((key, now.name), Rename(key, was.name, now.name, len(self.nights)))
-        self.cases[key] = now
-        self._place("case", key)
-
-    def _place(self, kind: str, name: str) -> None:
+            return
+        shared: Mapping[str, dict[str, Any]]
+        shared = {"environment": self.environments, "case": self.cases, "kernels": self.kernels}
+        shared[kind][name] = fields.read(KINDS[kind], said, "it")
         if kind in self.places:
             self.places[kind].setdefault(name, len(self.places[kind]))
 
@@ -272,37 +247,18 @@ def _line(kind: str, key: str, said: Mapping[str, Any]) -> str:
 
 
 def keys_of(run: Run, rows: Iterable[Row]) -> list[str]:
-    """The hash of each case's flags and of how it was measured; with its name where two in a run have the same."""
+    """The hash of each case's name and of how it was measured; with its test where two in a run have the same."""
     keys: dict[str, None] = {}
     for row in rows:
-        same = [_flags(row) or row.case, *series.conditions(run, row)]
+        same = [row.case, *series.conditions(run, row)]
         key = _hash(same)
-        keys[key if key not in keys else _hash([*same, row.case])] = None
+        keys[key if key not in keys else _hash([*same, row.fullname])] = None
     return list(keys)
-
-
-def _flags(row: Row) -> str | None:
-    """The flags of a case in one order, without a name that it was given."""
-    words = next((one for one in _split(row.identity.repro or "") if one.startswith(FLAGS)), "")
-    groups: list[list[str]] = []
-    for word in _split(words.removeprefix(FLAGS)):
-        if word.startswith("--") or not groups:
-            groups.append([])
-        groups[-1].append(word)
-    return " ".join(sorted(shlex.join(group) for group in groups if group[0] != TAG)) or None
-
-
-def _split(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:  # a quote without its end, which this package writes nowhere
-        return []
 
 
 def _case(row: Row) -> WatchedCase:
     known = row.identity
-    names = {"family": known.family, "routine": known.routine, "repro": known.repro, "flags": _flags(row)}
-    return WatchedCase(name=row.case, test=row.fullname, **names)
+    return WatchedCase(name=row.case, test=row.fullname, family=known.family, routine=known.routine, repro=known.repro)
 
 
 def _environment(run: Run, gpu: str, card: str | None, rows: Sequence[Row]) -> RunEnvironment:
@@ -318,7 +274,6 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[float | None]]:
         "us": [1e6 * row.median for row in rows],
         "busy_us": [1e6 * one["busy"] if one["busy"] else None for one in seen],
         "cycles": [one["cycles"] for one in seen],
-        "noise": [row.provenance.placement_spread or row.spread for row in rows],
         "ghz": [row.clocks.sm_ghz for row in rows],
     }
 

@@ -62,15 +62,10 @@ function watch(name, data) {
     return element("dl", { class: "tiles" }, ...made);
   }
 
-  function late(page) {
-    const days = (Date.now() - new Date(page.when)) / 864e5;
-    return page.cadence && days > 1.5 * page.cadence ? [`the newest run is ${Math.floor(days)} days old`] : [];
-  }
-
   function troubles(page) {
     const failed = Object.entries(page.failed).map(([name, why]) => `${name}, ${why}`);
     const gone = page.gone.length ? [`not measured in the newest run, and in the one before: ${page.gone.join(", ")}`] : [];
-    return list([...late(page), ...failed, ...gone, ...page.unsure]);
+    return list([...failed, ...gone, ...page.unsure]);
   }
 
   function start(index) {
@@ -145,7 +140,6 @@ function watch(name, data) {
       const text = `${change.size} since ${night(page, change.night)}${crept}; detects from ${change.detects}`;
       made.append(element("p", { class: change.state }, text), list(change.beside));
     }
-    for (const [at, names] of trend.kernels) made.append(element("h3", {}, `Kernels since ${night(page, at)}`), ...names.map((name) => element("pre", {}, name)));
     const facts = Object.entries(trend.facts).filter(([, text]) => text);
     made.append(...facts.flatMap(([name, text]) => [element("h3", {}, name === "again" ? "Run it again" : name), element("pre", {}, text)]));
     document.querySelector("#all").before(made);
@@ -181,7 +175,6 @@ function watch(name, data) {
       const below = { x: x(at), "text-anchor": nth && nth === ticks - 1 ? "end" : "middle" };
       svg.append(draw("text", { ...below, class: "commit", y: height - 34 }, commit.slice(0, 8)), draw("text", { ...below, y: height - 18 }, when.slice(0, 10)));
     }
-    for (const [at, text] of page.events) svg.append(draw("line", { class: "event", x1: x(at), x2: x(at), y1: top, y2: height - bottom }, "", `${night(page, at)}: ${text}`));
     for (const [from, to, level, band] of trend.levels) {
       svg.append(draw("rect", { class: "band", x: x(from) - 2, width: x(to) - x(from) + 4, y: y(level * band), height: y(level / band) - y(level * band) }));
       svg.append(draw("line", { class: "level", x1: x(from) - 2, x2: x(to) + 2, y1: y(level), y2: y(level) }));
@@ -200,8 +193,6 @@ function watch(name, data) {
   async function gpu(page) {
     section("health", page.gpu, element("p", {}, `Newest run: ${night(page, page.nights.length - 1)}`), tiles(page), troubles(page));
     section("changes", "Changes", changesOf(page));
-    const events = page.events.map(([at, text]) => [night(page, at), text]).reverse();
-    section("events", "What else happened", events.length ? table(["since", "what"], events) : "Nothing.");
     await cases(page);
     addEventListener("hashchange", () => open(page));
     await open(page);

@@ -82,10 +82,9 @@ def _write_page(folder: Path, name: str, page: GpuPage) -> None:
         _write_data(folder, f"{name}/trends-{nth // AT_ONCE}", trends)
     changes = [_change(one) for one in sorted(sure, key=lambda one: one.since, reverse=True)]
     facts = {"gpu": page.gpu, "lists": lists, "changes": changes[:MOST_NAMED], "count": len(order), **_health(page)}
-    nights = [[f"{n.when:%Y-%m-%d %H:%M}", (n.commit or "")[:10], c.card] for n, c in zip(page.nights, page.cards)]  # noqa: B905
+    nights = [[page.when(nth), (one.commit or "")[:10]] for nth, one in enumerate(page.nights)]
     routines = sorted({case.routine or "" for case in page.cases})
-    events = [[event.night, event.text] for event in page.events]
-    _write_data(folder, name, {**facts, "nights": nights, "events": events, "routines": routines})
+    _write_data(folder, name, {**facts, "nights": nights, "routines": routines})
 
 
 def _chunks(folder: Path, name: str, rows: Sequence[Any], size: int) -> int:
@@ -114,7 +113,6 @@ def _health(page: GpuPage) -> dict[str, Any]:
     return {
         "when": page.nights[-1].when.isoformat(),
         "runs": len(page.nights),
-        "cadence": page.cadence,
         "measured": int(page.has[-1].sum()),
         "slower": sum(one.is_slower for one in there),
         "faster": sum(not one.is_slower for one in there),
@@ -147,8 +145,7 @@ def _trend(page: GpuPage, case: int, stretches: Sequence[Stretch], sure: Sequenc
         "values": [None if lacks else value for value, lacks in zip(parts, np.isnan(column).tolist(), strict=True)],
         "levels": [level for stretch in stretches for level in _levels(stretch)],
         "changes": [_change(one) for one in sure if one.stretch.case == case],
-        "kernels": list(_kernels(page, case)),
-        "facts": {"test": said.test, "flags": said.flags, "again": said.repro},
+        "facts": {"test": said.test, "again": said.repro},
     }
 
 
@@ -159,15 +156,6 @@ def _levels(stretch: Stretch) -> Iterator[list[float]]:
         level = float(np.exp(np.median(stretch.values[start:end])))
         band = float(np.exp(2 * stretch.levels.sd))
         yield [int(stretch.at[start]), int(stretch.at[end - 1]), float(f"{level:.6g}"), float(f"{band:.6g}")]
-
-
-def _kernels(page: GpuPage, case: int) -> Iterator[tuple[int, Sequence[str]]]:
-    """The kernels, at each night from which on they are others."""
-    seen = page.kernels[:, case]
-    known = np.flatnonzero(seen >= 0)
-    for nth, night in enumerate(known.tolist()):
-        if not nth or seen[night] != seen[known[nth - 1]]:
-            yield night, page.names[seen[night]]
 
 
 def _change(one: Found) -> dict[str, Any]:

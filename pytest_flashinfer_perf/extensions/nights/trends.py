@@ -1,4 +1,4 @@
-"""What published runs say of each GPU: the trend of each case, where its level changed, and what else happened.
+"""What many runs say of each GPU: the trend of each case, where its level changed, and what changed with it.
 
 Cards of one model have one page, and a case one trend over all of them. Its levels are those of each card by itself:
 another card is 2-3 % apart, which is no change of a kernel.
@@ -6,25 +6,21 @@ another card is 2-3 % apart, which is no change of a kernel.
 
 from __future__ import annotations
 
-import statistics
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_flashinfer_perf.api import effects, formatting, words
+from pytest_flashinfer_perf.api import effects, words
 from pytest_flashinfer_perf.extensions.nights.levels import ENOUGH, Change, Floats, Levels
 from pytest_flashinfer_perf.extensions.nights.record import Night, RunEnvironment, WatchedCase
 from pytest_flashinfer_perf.gate import series
 
 NEAR = 1  # nights by which a change may be found too early or too late
 STILL_THERE = 0.5  # of a threshold: a change is gone when less than that is left of it
-BEFORE = 20  # nights of which the median is a level
-SELDOM = 0.3  # of nights
+NEWEST = 20  # runs, in one of which a case failed that may be failing still
 DF = 0.37  # degrees of freedom of a median of deviations, for each of a standard deviation
 
 
@@ -151,14 +147,6 @@ class Found:
         return float(np.median(known)) if len(known) else 0.0
 
 
-@dataclass(frozen=True)
-class Event:
-    """What happened at a night of a page, other than to the time of a case."""
-
-    night: int
-    text: str
-
-
 @dataclass(eq=False)
 class GpuPage:
     """All runs of one model of GPU, in the order of their times; tables have a line per night, a column per case."""
@@ -174,7 +162,6 @@ class GpuPage:
     ghz: npt.NDArray[np.float32]
     kernels: npt.NDArray[np.int32]
     names: Sequence[tuple[str, ...]]
-    renamed: Sequence[tuple[int, str]]
     least: list[float]
     stretches: list[Stretch] = field(default_factory=list)
 
@@ -190,69 +177,14 @@ class GpuPage:
         sides.append(("what FlashInfer lacks", lacked, lacks))
         return {name: f"{name} {old} -> {new}" for name, old, new in sides if old != new and name != "gpu"}
 
-    @cached_property
-    def place(self) -> dict[str, int]:
-        return {night.id: nth for nth, night in enumerate(self.nights)}
-
-    @cached_property
-    def events(self) -> list[Event]:
-        found = [*self._software(), *self._cards(), *self._missing(), *(Event(*one) for one in self.renamed)]
-        return sorted(found, key=lambda event: event.night)
-
-    def _software(self) -> Iterator[Event]:
-        """Of each card since its night before; of a new one since the night before of any.
-
-        What is another at many nights, as the version of a nightly build, happens at none.
-        """
-        last: dict[str | None, int] = {}
-        found = []
-        for night, now in enumerate(self.cards):
-            if night:
-                found.append((night, self.changed(last.get(now.card, night - 1), night)))
-            last[now.card] = night
-        often = Counter(name for _, changed in found for name in changed)
-        for night, changed in found:
-            for name, text in changed.items():
-                if often[name] <= max(SELDOM * len(found), 1):
-                    yield Event(night, text)
-
-    def _cards(self) -> Iterator[Event]:
-        first: dict[str | None, int] = {}
-        last = {card.card: night for night, card in enumerate(self.cards)}
-        for night, card in enumerate(self.cards):
-            if card.card is None:  # of a CPU, or of a run that has measured nothing
-                continue
-            if first and card.card not in first:
-                gone = [str(one) for one in first if last[one] < night]
-                before = self.cards[night - 1].card
-                instead = f" instead of {before}, levels before and after are not compared" if gone else " too"
-                yield Event(night, f"card {card.card}{instead}")
-            first.setdefault(card.card, night)
-
-    def _missing(self) -> Iterator[Event]:
-        """Days without a run, where runs are that much closer otherwise."""
-        for (_, before), (night, day) in pairwise(self.days):
-            skipped = round((day - before) / self.cadence) - 1 if self.cadence else 0
-            if skipped > 0:
-                yield Event(night, f"{formatting.counted(skipped, 'night')} without a run before this one")
-
-    @property
-    def days(self) -> list[tuple[int, int]]:
-        """The first run of each day, and that day's number."""
-        days = groupby(enumerate(self.nights), lambda one: one[1].when.date().toordinal())
-        return [(next(group)[0], day) for day, group in days]
-
-    @property
-    def cadence(self) -> float:
-        """Days from one run to the next, as a rule."""
-        steps = [after - before for (_, before), (_, after) in pairwise(self.days)]
-        return statistics.median(steps) if len(steps) > 1 else 0
+    def when(self, night: int) -> str:
+        return f"{self.nights[night].when:%Y-%m-%d %H:%M}"
 
     @cached_property
     def failing(self) -> dict[str, str]:
         """What failed in one of the newest runs and was measured by none since: several hosts or suites may publish."""
         still: dict[str, str] = {}
-        for nth in range(max(0, len(self.nights) - BEFORE), len(self.nights)):
+        for nth in range(max(0, len(self.nights) - NEWEST), len(self.nights)):
             for case in np.flatnonzero(self.has[nth]).tolist():
                 still.pop(self.cases[case].name, None)
             still |= self.nights[nth].failed
@@ -283,14 +215,6 @@ class GpuPage:
         """The latest level; of a card that is gone as if it were still there, from what changed on those since."""
         later = (one for one in self._of_case[self.keys[stretch.case]] if one.at[0] > stretch.at[-1])
         return stretch.latest + sum(one.latest - one.earliest for one in later)
-
-    def moved(self, key: str, card: str, night: int) -> float:
-        """The latest level of a case over that directly before a night, on one card, in thresholds of the case."""
-        for one in self._of_case.get(key, ()):
-            before = one.values[one.at < night][-BEFORE:]
-            if str(one.card) == card and len(before):
-                return (self.latest(one) - float(np.median(before))) / self.least[one.case]
-        return 0.0
 
     @cached_property
     def _of_case(self) -> dict[str, list[Stretch]]:

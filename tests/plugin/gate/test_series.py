@@ -4,7 +4,6 @@ import math
 
 import pytest
 from made import row, run
-from verdicts import rules
 
 from pytest_flashinfer_perf.gate import series
 
@@ -32,22 +31,17 @@ def test_series_differ_by_how_they_were_measured():
 
 
 @pytest.mark.parametrize(
-    ("said", "domain", "judged"),
+    ("said", "known"),
     [
-        ({}, "time", ["time"]),
-        ({"busy": 60.0, "cuda_graph": False}, "busy", ["busy"]),
-        ({"busy": 60.0}, "time", ["busy", "gaps"]),
-        ({"bound": "compute", "cycles": 160_000.0, "sm_ghz": 1.6}, "cycles", ["cycles"]),
+        ({}, {"time"}),
+        ({"busy": 60.0, "cuda_graph": False}, {"time", "busy"}),
+        ({"busy": 60.0}, {"time"}),
+        ({"bound": "compute", "cycles": 160_000.0, "sm_ghz": 1.6}, {"time", "cycles"}),
     ],
 )
-def test_a_case_is_judged_by_what_its_rows_have(said, domain, judged):
-    made = rows(100.0, 104.0, **said)
-    known = {name for name, value in series.figures_of(made[0]).items() if value is not None}
-    found = list(series.judged_by(made, rules(slower=0.05)))
-    assert domain in known
-    assert [one.domain for one in found] == judged
-    assert found[0].least == pytest.approx(math.log(1.05))
-    assert series.compared_by(made, judged[0]) == pytest.approx(list(map(math.exp, found[0].values)))
+def test_a_case_has_the_figures_by_which_it_is_judged(said, known):
+    [made] = rows(100.0, **said)
+    assert {name for name, value in series.figures_of(made).items() if value is not None} == known
 
 
 def test_a_change_between_levels_is_as_sure_as_they_are_quiet_and_unlike():

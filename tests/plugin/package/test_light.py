@@ -84,7 +84,7 @@ def run(light, tmp_path):
 USED = here(
     {
         f"compare --base {RUN} --head {RUN}": (0, "no slowdown was found"),
-        f"history {ROOT / 'evidence'}": (2, "series from 1 run"),
+        f"watch {ROOT / 'evidence'} -o seen": (2, "too few to tell a change"),
         f"merge {RUN} --allow gaps --output merged.json": (0, ""),
         f"report --markdown {RUN}": (0, "NVIDIA H200"),
         f"publish {RUN}": (0, ""),

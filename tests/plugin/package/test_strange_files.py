@@ -68,13 +68,13 @@ COMMANDS = here(
         "report --markdown strange.json base.json",
         "merge strange.json other.json -o merged.json",
         "merge strange.json other.json -o merged.json --allow duplicates,gaps,commits,versions,gpus",
-        "history runs",
+        "watch runs -o site --markdown changes.md",
         "compare --base base.json --head other.json --perf-config=strange.json",
         "prove --from=proof",
     ]
 )
 PLACES = {
-    "history runs": "runs/strange.json",
+    "watch runs -o site --markdown changes.md": "runs/strange.json",
     "prove --from=proof": "proof/plain-strange.json",
 }
 SENTENCE = re.compile(r"flashinfer-perf \w+: .+\n(.+\(--allow \w+\)\n)*")

@@ -54,11 +54,11 @@ def everything(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-FLAGS = "--routine decode --backends fa3 --batch_size 16"
+REPRO = "pytest '--perf-case=--routine decode --backends fa3 --batch_size 16'"
 
 
 def test_a_run_is_a_line_and_what_runs_share_is_said_once(remote, tmp_path, capsys):
-    rows = [row(kernels=["k"]), row("decode/b32", us=21.25, kernels=["k"], repro=f"pytest '--perf-case={FLAGS}'")]
+    rows = [row(kernels=["k"]), row("decode/b32", us=21.25, kernels=["k"], repro=REPRO)]
     first, second = (night(tmp_path / f"{day}.json", day, *rows) for day in ("11-01", "11-02"))
     before = everything(tmp_path / "here")
     assert cli.main(["publish", str(first)]) == 0
@@ -66,9 +66,9 @@ def test_a_run_is_a_line_and_what_runs_share_is_said_once(remote, tmp_path, caps
     assert cli.main(["publish", str(second)]) == 0
     assert kinds(remote)[5:] == ["run"]
     *_, two, _, run, again = lines(remote)
-    assert (run["us"], run["commit"], run["noise"]) == ([100.0, 21.25], "c" * 40, [0.001, 0.001])
+    assert (run["us"], run["commit"]) == ([100.0, 21.25], "c" * 40)
     assert run["kernels"][0] == run["kernels"][1]
-    assert two["flags"] == "--backends fa3 --batch_size 16 --routine decode"
+    assert two["repro"] == REPRO
     assert (run["case"], run["environment"]) == (again["case"], again["environment"])
     assert everything(tmp_path / "here") == before
     assert capsys.readouterr().out.count("1 run in branch perf-data of origin, in commit") == 2
@@ -92,15 +92,6 @@ def test_a_card_has_a_run_of_its_own_and_what_failed_is_kept(remote, tmp_path):
     assert (len(first["case"]), len(second["case"]), second["failed"]) == (2, 1, first["failed"])
     assert set(first["failed"]) == {"decode/b64", "wrong"}
     assert first["failed"]["decode/b64"].endswith("IndexError: out of range")
-
-
-def test_a_renamed_case_keeps_its_key_and_a_moved_flag_is_no_change(remote, tmp_path):
-    again = "--batch_size 16 --routine decode --backends fa3 --case_tag new"
-    for day, name, flags in (("11-01", "old", FLAGS), ("11-02", "new", again), ("11-03", "b8", FLAGS + "0")):
-        one = row(name, repro=f"pytest '--perf-case={flags}'")
-        assert cli.main(["publish", str(night(tmp_path / f"{day}.json", day, one))]) == 0
-    old, new, other = (line["id"] for line in lines(remote) if line["kind"] == "case")
-    assert old == new != other
 
 
 WRITER = "import sys; from pytest_flashinfer_perf.cli.commands import main; sys.exit(main('publish', sys.argv[1:]))"
@@ -186,7 +177,7 @@ def damaged(remote, text):
     git(remote, "update-ref", "refs/heads/perf-data", commit)
 
 
-NIGHT = {"us": [1.0], "busy_us": [None], "cycles": [None], "noise": [0.1], "ghz": [1.9], "kernels": [None]}
+NIGHT = {"us": [1.0], "busy_us": [None], "cycles": [None], "ghz": [1.9], "kernels": [None]}
 
 
 @pytest.mark.parametrize(
@@ -237,7 +228,7 @@ def test_no_line_is_read_or_refused_otherwise(kind, said):
 def test_what_was_published_can_be_watched(remote, tmp_path, monkeypatch, capsys):
     files = [night(tmp_path / f"{day}.json", f"11-{day:02}", row(us=100.0 + day % 3)) for day in range(1, 9)]
     assert main("publish", list(map(str, files))) == 0
-    assert main("watch", ["perf-data", "-o", "site", "--alarms", "alarms"]) == 0
+    assert main("watch", ["perf-data", "-o", "site"]) == 0
     assert "NVIDIA H200: 8 runs, 1 case, 0 changed" in capsys.readouterr().out
     failed = {"case": "decode/b16-fa3", "outcome": "failed", "reason": "IndexError: out of range"}
     machine = {"gpu": "NVIDIA H200", "driver": "580", "flashinfer": "0.7.2", "torch": "2.11"}
@@ -262,21 +253,11 @@ def test_the_branch_is_no_other_ref_that_ends_in_its_name(remote, tmp_path, caps
     assert "NVIDIA H200: 3 runs" in capsys.readouterr().out
 
 
-def test_what_is_there_is_read_where_it_is_pushed_to(remote, tmp_path):
-    """Which is another repository than the one that is fetched from, with other content."""
-    git(tmp_path, "init", "--bare", "-q", "pushed.git")
-    git(".", "remote", "set-url", "--push", "origin", str(tmp_path / "pushed.git"))
-    for day in ("1", "2"):
-        assert main("publish", [str(night(tmp_path / f"{day}.json", f"11-0{day}", row(us=100.0 + int(day))))]) == 0
-    assert kinds(tmp_path / "pushed.git").count("run") == 2
-    assert git(remote, "for-each-ref") == ""
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (["--remote", "nowhere"], "git ls-remote, of nowhere"),
-        *((["--branch", name], f"{name!r} is no name of a branch") for name in ("a..b", "HEAD", "@")),
+        *((["--branch", name], f"{name!r} is no name of a branch") for name in ("a..b", "HEAD")),
         (["--remote=--upload-pack=touch x"], "git ls-remote"),
     ],
 )

@@ -54,21 +54,7 @@ def test_a_case_goes_on_under_its_new_name_and_on_another_card(tmp_path, capsys)
     assert [first[:2], second[:2]] == [[0, 52], [53, 58]]
     assert second[2] / first[2] == pytest.approx(1.02, abs=0.006)
     assert 1.004 < first[3] < 1.016
-    [(_, kernels)] = renamed["kernels"]
-    assert kernels == ["old_kernel"]
-    assert [names for _, names in trends["steps"]["kernels"]] == [["old_kernel"], ["new_kernel"]]
     assert data(site, "index")["pages"][0]["page"] == "nvidia-h200"
-
-
-def test_a_version_that_is_another_each_night_is_not_what_happened(tmp_path):
-    """That of a nightly build; once is enough for what else changes."""
-    texts = [case("a")]
-    for n in range(20):
-        software = {"flashinfer": f"0.7.3.dev{n}", "driver": "590" if n > 12 else "580"}
-        where = environment(software=software, switches={"FLASHINFER_X": "1"} if n > 15 else {})
-        texts += [line("environment", where[0], **where[1]), night(n, {"a": 100.0 + n % 3 / 10}, where[0])]
-    _, site = made(tmp_path, *texts)
-    assert data(site, "nvidia-h200")["events"] == [[13, "driver 580 -> 590"], [16, "FLASHINFER_X none -> 1"]]
 
 
 def test_health_is_that_of_the_newest_run(tmp_path, capsys):
