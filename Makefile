@@ -108,7 +108,6 @@ test-core: $(VENV)/test-is-ready
 	rm -rf $(CORE)
 	mkdir -p $(CORE)
 	tar --create $(addprefix --exclude=./,.git $(VENV) $(RESULTS) $(BEYOND_CORE)) . | tar --extract --directory=$(CORE)
-	sed -i '/^perf_gpu_workers/d' $(CORE)/pyproject.toml  # a setting of an extension
 	cd $(CORE) && PYTHONPATH=$(abspath $(CORE)) $(ON_CORE) $(OPTIONS) $(SAME) -n 2 --max-worker-restart=0 $(CORE_TESTS)
 	site=$$(mktemp --directory) && trap "rm -r $$site" EXIT && \
 	  $(INSTALL) --no-deps --no-build-isolation --no-index --target $$site ./$(CORE) && \

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from declared import here
-from reports import benchmark, document, write
+from made import row, saved
 
 import pytest_flashinfer_perf
 from pytest_flashinfer_perf import cli
@@ -60,7 +60,7 @@ def refused(capsys):
 @pytest.fixture
 def good(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return write(tmp_path / "good.json", document(benchmark()))
+    return saved(tmp_path / "good.json", row())
 
 
 @pytest.mark.usefixtures("good")
@@ -111,7 +111,7 @@ def test_a_run_of_pytest_ends_with_its_own_code(option, session, pytester):
 
 
 def test_a_fault_of_this_package_is_no_verdict(tmp_path, monkeypatch, capsys):
-    good = str(write(tmp_path / "good.json", document(benchmark())))
+    good = str(saved(tmp_path / "good.json", row()))
     monkeypatch.setattr("textwrap.wrap", lambda *_, **__: 1 // 0)
     assert cli.main(["compare", "--base", good, "--head", good]) == 2
     assert "ZeroDivisionError" in capsys.readouterr().err
@@ -161,7 +161,7 @@ def test_a_marker_without_a_number_is_one_sentence(session, seconds):
 
 
 def test_an_id_with_brackets_is_told_how_a_glob_has_them(tmp_path, capsys):
-    good, settings = str(write(tmp_path / "good.json", document(benchmark()))), tmp_path / "mine.toml"
+    good, settings = str(saved(tmp_path / "good.json", row())), tmp_path / "mine.toml"
     settings.write_text('[thresholds]\n"t.py::test_g[1]" = { slower = "2%" }\n"t[[]1]" = { slower = "2%" }\n')
     cli.main(["compare", "--base", good, "--head", good, f"--perf-config={settings}"])
     said = " ".join(capsys.readouterr().out.split())

@@ -30,13 +30,6 @@ def test_a_session_without_a_case_loads_little(session, pytester, options, where
         assert "flashinfer_perf" not in done.document
 
 
-def test_a_mistake_that_a_worker_finds_late_ends_the_run_with_its_sentence(session):
-    late = "import pytest\n@pytest.mark.benchmark(max_time='x')\ndef test_late(perf): pass"
-    done = session("-n1", quick=False, test_a=late)
-    assert done.code == pytest.ExitCode.USAGE_ERROR
-    done.complains("ERROR: *::test_late: benchmark(max_time='x') must be a number of seconds")
-
-
 LATE = {
     "a case": f"""
         import pytest

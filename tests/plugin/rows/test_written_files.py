@@ -57,11 +57,9 @@ def test_a_run_without_rows_replaces_an_older_file_and_says_why(run, old, outcom
 
 
 @pytest.mark.parametrize("option", ["--perf-refcheck=only", "--benchmark-disable"])
-def test_a_run_that_times_nothing_leaves_no_older_times(run, old, option, capsys):
+def test_a_run_that_times_nothing_leaves_no_older_times(run, old, option):
     assert run("perf.time(torch.neg, torch.ones(8))", option).ret == 0
     assert json.loads(old.read_text())["benchmarks"] == []
-    assert cli.main(["report", "--markdown", str(old)]) == 0
-    assert "Nothing was measured" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("option", ["--collect-only", "--fixtures", "--help"])

@@ -1,5 +1,6 @@
 """xdist's workers: one for each GPU, one native JSON, and nothing lost when one dies."""
 
+import shlex
 from types import SimpleNamespace
 
 import execnet
@@ -10,6 +11,7 @@ from sessions import CASES, ENDED, GPUS, OPTED_IN, case, document, rows, samenes
 from pytest_flashinfer_perf.extensions.many import gpus, workers
 from pytest_flashinfer_perf.extensions.many.workers import WorkerBrief
 from pytest_flashinfer_perf.machine import builds, devices
+from pytest_flashinfer_perf.plugin import cases
 from pytest_flashinfer_perf.session.stash import SETTINGS
 from pytest_flashinfer_perf.settings.settings import Settings
 
@@ -64,6 +66,29 @@ def test_what_a_worker_refuses_is_one_error(many):
     done = many.runpytest(*QUICK, "-n", "1", "--perf-backends=fa9")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines(["ERROR: --perf-backends: unknown name 'fa9', did you mean fa3?*"])
+
+
+def test_a_mistake_that_a_worker_finds_late_ends_the_run_with_its_sentence(session):
+    late = "import pytest\n@pytest.mark.benchmark(max_time='x')\ndef test_late(perf): pass"
+    done = session("-n1", quick=False, test_a=late)
+    assert done.code == pytest.ExitCode.USAGE_ERROR
+    done.complains("ERROR: *::test_late: benchmark(max_time='x') must be a number of seconds")
+
+
+def test_a_way_to_hand_out_tests_is_none_without_workers(session):
+    """pytest-benchmark alone would be off."""
+    done = session("--dist=load", test_own="def test_own(perf): perf.time(int)")
+    assert (done.outcomes, len(done.rows)) == ({"passed": 1}, 1)
+
+
+def test_what_ended_its_worker_is_run_again_from_where_pytest_was_started(pytester, monkeypatch):
+    folder = pytester.mkdir("deep er")
+    (folder / "test_below.py").write_text("import os\ndef test_dies(perf): os._exit(3)\n")
+    pytester.makeini("[pytest]")
+    monkeypatch.chdir(folder)
+    done = pytester.runpytest(*QUICK, "--perf-device=cpu", "-n1", "test_below.py", "-W", "ignore")
+    [[_, test]] = [shlex.split(line) for line in done.outlines if line.startswith("pytest ")]
+    pytester.runpytest(test, "--collect-only", "-q").stdout.fnmatch_lines(["1 test collected*"])
 
 
 def test_a_worker_that_fails_by_itself_is_no_success(pytester):
@@ -177,3 +202,10 @@ def test_auto_is_the_number_of_gpus_where_the_project_asks_for_it(pytester, monk
     for left_alone in ((), OPTED_IN, (*OPTED_IN, "--perf-device=cpu:any")):
         config = pytester.parseconfig(*left_alone)
         assert config.hook.pytest_xdist_auto_num_workers(config=config) == 7
+
+
+def test_the_suite_asks_for_a_worker_for_each_gpu_without_a_word_of_ours(pytester, monkeypatch):
+    monkeypatch.chdir(cases.root())
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 5)
+    config = pytester.parseconfig()
+    assert config.hook.pytest_xdist_auto_num_workers(config=config) == 5
