@@ -68,8 +68,6 @@ def _for_data_set(words: list[str], beside: Sequence[str]) -> list[str]:
         known.add_argument(f"--{name}")
     known.add_argument("--timeout", dest="timeout_seconds")
     known.add_argument("--use-isolated-runner", action=argparse.BooleanOptionalAction)
-    known.add_argument("--resume", action="store_const", const="true")
-    known.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     known.add_argument("--no-profile-baseline", dest="profile_baseline", action="store_const", const="false")
     for name in ("definitions", "solutions"):
         known.add_argument(f"--{name}", nargs="+", type=json.dumps)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,16 +15,13 @@ if TYPE_CHECKING:
 
     from pytest_flashinfer_perf.extensions.trace_sets.benchmark import Benchmark
     from pytest_flashinfer_perf.extensions.trace_sets.config import BenchmarkConfig, EvalConfig
-    from pytest_flashinfer_perf.extensions.trace_sets.evaluators import DefaultEvaluator, Evaluator
 
-__all__ = ["Benchmark", "BenchmarkConfig", "DefaultEvaluator", "EvalConfig", "Evaluator", "TraceSet"]
+__all__ = ["Benchmark", "BenchmarkConfig", "EvalConfig", "TraceSet"]
 
 _HOMES = {
     "Benchmark": f"{__name__}.benchmark",
     "BenchmarkConfig": f"{__name__}.config",
-    "DefaultEvaluator": f"{__name__}.evaluators",
     "EvalConfig": f"{__name__}.config",
-    "Evaluator": f"{__name__}.evaluators",
     "TraceSet": "flashinfer_bench.data",
 }
 
@@ -52,7 +48,7 @@ OPTIONS = (
         child=Child.OWN,
         metavar="PATH",
         **options.REPEATABLE,
-        help="Evaluate the solutions of this data set (repeatable). Naming it as an argument of pytest does the same.",
+        help="Evaluate the solutions of this data set (repeatable).",
     ),
     option(
         "--perf-trust-solutions",
@@ -88,28 +84,22 @@ def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
     return {"FlashInfer-Bench data sets": OPTIONS}
 
 
-def pytest_perf_argument(path: Path) -> bool | None:
-    from pytest_flashinfer_perf.extensions.trace_sets import asked
-
-    return asked.is_data_set(path) or None
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     from pytest_flashinfer_perf.extensions.trace_sets import asked
 
-    asked.refuse_foreign(early_config)
+    asked.refuse_walked(early_config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     from pytest_flashinfer_perf.extensions.trace_sets import asked
 
-    sets = asked.take(config)
-    if sets:
+    roots = asked.take(config)
+    if roots:
         from pytest_flashinfer_perf.api import usage
 
         with usage.errors_of_use(ImportError):
             verify_installed()
             from pytest_flashinfer_perf.extensions.trace_sets.items import Evaluations
 
-            config.pluginmanager.register(Evaluations.of(config, sets), "flashinfer-perf-evaluations")
+            config.pluginmanager.register(Evaluations.of(config, roots), "flashinfer-perf-evaluations")

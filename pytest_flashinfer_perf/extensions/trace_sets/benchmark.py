@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -33,13 +32,11 @@ from pytest_flashinfer_perf.api import (
     devices,
     errors,
     file_io,
-    options,
     requirements,
 )
 from pytest_flashinfer_perf.api import timing as core_timing
 from pytest_flashinfer_perf.extensions.trace_sets.config import BenchmarkConfig, EvaluationConfigError
 from pytest_flashinfer_perf.extensions.trace_sets.judge import EvaluationResult, Job, Judging
-from pytest_flashinfer_perf.extensions.trace_sets.solution import NOT_CONFIRMED
 
 
 class Benchmark:
@@ -51,22 +48,19 @@ class Benchmark:
         config: BenchmarkConfig | None = None,
         *,
         device: str = "auto",
-        seed: int = options.DEFAULT_SEED,
     ) -> None:
         self._set = trace_set
         self._config = config or BenchmarkConfig.default()
         self._devices = devices.visible() if device == "auto" else [str(devices.find(device).torch)]
-        self._seed = seed
         self._traces = Path(trace_set.root) / "traces" if trace_set.root is not None else None
 
-    def run_all(self, *, save_results: bool = True, resume: bool | None = None) -> TraceSet:
+    def run_all(self, *, save_results: bool = True) -> TraceSet:
         """Evaluate everything; returns a set with the same definitions, solutions and workloads, and new traces.
 
-        Each visible GPU evaluates other workloads, if `device` names none. With `resume`, which is the config's if it
-        is not given, what the set has a trace of is left out. Raises RunnerError, after everything was evaluated and
-        saved, if a solution has no trace.
+        Each visible GPU evaluates other workloads, if `device` names none. Raises RunnerError, after everything was
+        evaluated and saved, if a solution has no trace.
         """
-        results = self._results(save=save_results, resume=self._config.resume if resume is None else resume)
+        results = self._results(save=save_results)
         without = [
             f"{job.definition.name}, {job.solution.name}: {seen}" for job, seen in results if isinstance(seen, str)
         ]
@@ -78,12 +72,9 @@ class Benchmark:
         same = {name: getattr(self._set, name) for name in ("root", "definitions", "solutions", "workloads")}
         return TraceSet(**same, traces=traces)
 
-    def _results(self, *, save: bool, resume: bool) -> list[Result]:
+    def _results(self, *, save: bool) -> list[Result]:
         """The jobs with their traces, in the order of the set: on each device a workload at a time."""
-        known = (trace for traces in self._set.traces.values() for trace in traces)
-        done = evaluated(self._traces, known) if resume else frozenset()
-        wanted = [job for job in self._jobs() if job.identity not in done]
-        shares = [list(share) for _, share in groupby(wanted, lambda job: job.identity[:2])]
+        shares = [list(share) for _, share in groupby(self._jobs(), lambda job: job.question)]
         free: Queue[tuple[str, Runner]] = Queue()
         with ExitStack() as runners, ThreadPoolExecutor(len(self._devices)) as pool:
             for device in self._devices:
@@ -110,8 +101,7 @@ class Benchmark:
     def _jobs(self) -> Iterator[Job]:
         workloads = {name: [trace.workload for trace in traces] for name, traces in self._set.workloads.items()}
         found = (self._set.definitions, workloads, self._set.solutions)
-        for job in jobs(Path(self._set.root or "."), found, self._config):
-            yield replace(job, seed=self._seed)
+        yield from jobs(Path(self._set.root or "."), found, self._config)
 
 
 Result = tuple[Job, "Trace | str"]
@@ -186,17 +176,8 @@ def recorded(job: Job, outcome: EvaluationResult, folder: Path | None) -> Trace:
     if folder is not None:
         path: Path = folder / job.solution.author / job.definition.op_type / f"{job.definition.name}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        file_io.append_whole(path, "\n" * _has_a_torn_end(path) + trace.model_dump_json() + "\n")
+        file_io.append_whole(path, trace.model_dump_json() + "\n")
     return trace
-
-
-def _has_a_torn_end(path: Path) -> bool:
-    """Whether the last line has no end, as another program may have left it."""
-    if not path.exists():
-        return False
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-        return file.read(1) not in (b"", b"\n")
 
 
 def _trace_of(job: Job, outcome: EvaluationResult) -> Trace:
@@ -233,26 +214,3 @@ def _environment(job: Job, outcome: EvaluationResult) -> Any:
 def merged(timings: tuple[core_timing.Timing, ...]) -> core_timing.Timing:
     """One timing with the samples of all trials."""
     return replace(timings[-1], samples=tuple(sample for timing in timings for sample in timing.samples))
-
-
-def evaluated(folder: Path | None, traces: Iterable[Trace] = ()) -> frozenset[tuple[str, str, str]]:
-    """The definition, workload and solution of each trace, of these and of those in the folder."""
-    files = sorted(folder.rglob("*.jsonl")) if folder else []
-    lines = [line for file in files for line in file.read_text(errors="replace").splitlines()]
-    known = (trace for trace in (*traces, *filter(None, map(_read, lines))) if _is_settled(trace))
-    return frozenset((trace.definition, trace.workload.uuid, trace.solution or "") for trace in known)
-
-
-def _is_settled(trace: Trace) -> bool:
-    """Not where a solution was not evaluated, or where it may pass at a better time."""
-    if trace.evaluation is None:
-        return False
-    return not trace.evaluation.log.rpartition("\n")[2].startswith(NOT_CONFIRMED)
-
-
-def _read(line: str) -> Trace | None:
-    """A trace, None where a line is none: the tests of its data set say so."""
-    try:
-        return Trace.model_validate_json(line)
-    except (ValueError, TypeError, RecursionError):
-        return None

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pytest_flashinfer_perf.api import FlashinferPerfError
 
-LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 BUNDLED = {
     "op_type_config": {
         "moe": {"required_matched_ratio": 0.95},
@@ -48,7 +47,6 @@ class Resolved(EvalConfig):
     atol: float = 1e-2
     profile_baseline: bool = True
     timeout_seconds: float = 300
-    log_level: LogLevel = "WARNING"
 
 
 class BenchmarkConfig(EvalConfig):
@@ -59,8 +57,6 @@ class BenchmarkConfig(EvalConfig):
     definitions: list[str] | None = None
     solutions: list[str] | None = None
     profile_baseline: bool = True
-    resume: bool = False
-    log_level: LogLevel = "WARNING"
     evaluators: list[str] = Field(default_factory=list)
     op_type_config: dict[str, EvalConfig] = Field(default_factory=dict)
     definition_config: dict[str, EvalConfig] = Field(default_factory=dict)
@@ -84,7 +80,7 @@ class BenchmarkConfig(EvalConfig):
         return Resolved(**values, extra=extra)
 
 
-OF_THE_RUN = ("profile_baseline", "timeout_seconds", "log_level")
+OF_THE_RUN = ("profile_baseline", "timeout_seconds")
 LAYERED = tuple(name for name in EvalConfig.model_fields if name != "extra")
 
 

@@ -16,7 +16,7 @@ from flashinfer_bench.data import EvaluationStatus
 
 from pytest_flashinfer_perf.api import SETTINGS, Measurement, Row, formatting, options, stash
 from pytest_flashinfer_perf.extensions.trace_sets import benchmark, data
-from pytest_flashinfer_perf.extensions.trace_sets.asked import Asked, Way
+from pytest_flashinfer_perf.extensions.trace_sets.asked import Way
 from pytest_flashinfer_perf.extensions.trace_sets.benchmark import Runner
 from pytest_flashinfer_perf.extensions.trace_sets.config import BenchmarkConfig, EvaluationConfigError, option
 from pytest_flashinfer_perf.extensions.trace_sets.judge import EvaluationResult, Job
@@ -25,7 +25,6 @@ from pytest_flashinfer_perf.spec import flags
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Device, Settings
 
-EVALUATED = "evaluated already: its trace is there, and resume is asked for"
 TRUST = "solutions are other people's code, which is run only with --perf-trust-solutions"
 LINES_OF_LOG = 40
 Made = tuple[str, Callable[..., None], list[pytest.MarkDecorator]]
@@ -41,48 +40,33 @@ class SolutionPerf(Protocol):
 class Evaluations:
     """The data sets of a session, and what their tests share: configuration, runner, and the folder for traces."""
 
-    def __init__(self, sets: Sequence[Asked], settings: Settings, way: Way, config: BenchmarkConfig) -> None:
-        self._sets = sets
+    def __init__(self, roots: Sequence[Path], settings: Settings, way: Way, config: BenchmarkConfig) -> None:
+        self._roots = roots
         self.settings = settings
         self.way = way
         self.config = config
         self.runner = Runner(isolated=config.use_isolated_runner, timeout=config.timeout_seconds)
-        self.done = functools.cache(self._done)
 
     @classmethod
-    def of(cls, config: pytest.Config, sets: Sequence[Asked]) -> Evaluations:
-        given, overrides = (
-            config.getoption("perf_trace_config"),
-            dict(map(option, config.getoption("perf_trace_option"))),
-        )
+    def of(cls, config: pytest.Config, roots: Sequence[Path]) -> Evaluations:
+        given = config.getoption("perf_trace_config")
+        overrides = dict(map(option, config.getoption("perf_trace_option")))
         asked = BenchmarkConfig.from_yaml(given, **overrides) if given else BenchmarkConfig.default(**overrides)
-        return cls(sets, config.stash[SETTINGS], Way.of(config), asked)
+        return cls(roots, config.stash[SETTINGS], Way.of(config), asked)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(
         self, session: pytest.Session, items: list[pytest.Item]
     ) -> Generator[None, object, object]:
         """Before the plugin gives all tests their clocks."""
-        for one in self._sets:
-            items.extend(self._items(session, one))
+        for root in self._roots:
+            outside = not root.is_relative_to(session.config.rootpath)
+            nodeid = root.as_posix() if outside else None  # pytest makes none for a path outside its rootdir
+            items.extend(session.genitems(TraceSetItems.from_parent(session, path=root, nodeid=nodeid, shared=self)))
         return (yield)
-
-    def _items(self, session: pytest.Session, asked: Asked) -> Iterator[pytest.Item]:
-        outside = not asked.root.is_relative_to(session.config.rootpath)
-        nodeid = asked.root.as_posix() if outside else None  # pytest makes none for a path outside its rootdir
-        collector = TraceSetItems.from_parent(session, path=asked.root, nodeid=nodeid, shared=self)
-        made = list(session.genitems(collector))
-        unknown = set(asked.names) - {item.name for item in made}
-        if unknown:
-            raise pytest.UsageError(f"{asked.root}: has no item {min(unknown)}")
-        yield from (item for item in made if not asked.names or item.name in asked.names)
 
     def pytest_sessionfinish(self) -> None:
         self.runner.close()
-
-    def _done(self, root: Path) -> frozenset[tuple[str, str, str]]:
-        """What has a trace already, if that is not to be evaluated again."""
-        return benchmark.evaluated(self.way.traces(root)) if self.config.resume else frozenset()
 
     def outcome(self, job: Job) -> EvaluationResult:
         """Evaluate a job, and write a trace unless it failed for reasons outside of the solution."""
@@ -163,8 +147,6 @@ def _slug(name: str) -> str:
 def _call(evaluations: Evaluations, job: Job, name: str) -> Callable[..., None]:
     if not evaluations.way.trust:
         return _skipping(TRUST)
-    if job.identity in evaluations.done(job.root):
-        return _skipping(EVALUATED)
 
     settings = evaluations.settings
     repeat = flags.join(["pytest", f"--perf-trace-set={job.root}", "--perf-trust-solutions", "-k", name])
@@ -172,10 +154,8 @@ def _call(evaluations: Evaluations, job: Job, name: str) -> Callable[..., None]:
 
     def evaluate(once: bool, device: Device) -> tuple[Measurement, Callable[[Row], Row], dict[str, Any]]:
         fewest = {"warmup_runs": 0, "iterations": 1, "num_trials": 1} if once else {}
-        config, seed = (
-            job.config.model_copy(update=fewest),
-            options.DEFAULT_SEED if settings.seed is None else settings.seed,
-        )
+        config = job.config.model_copy(update=fewest)
+        seed = options.DEFAULT_SEED if settings.seed is None else settings.seed
         asked = replace(job, config=config, seed=seed, device=str(device.torch), measuring=settings.measuring)
         outcome = evaluations.outcome(asked)
         return _passed(outcome, device), functools.partial(_described, asked, outcome, name, repeat), params
@@ -226,7 +206,7 @@ def _facts(job: Job, outcome: EvaluationResult) -> dict[str, Any]:
         "latency_s": latency / 1e3,
         "reference_latency_s": outcome.reference_ms / 1e3 if job.config.profile_baseline else None,
         "speedup": outcome.reference_ms / latency if job.config.profile_baseline else None,
-        **{name: (correctness.extra or {}).get(name) for name in ("matched_ratio", "unchecked", "tvd")},
+        **{name: (correctness.extra or {}).get(name) for name in ("matched_ratio", "tvd")},
     }
 
 

@@ -18,7 +18,6 @@ from pytest_flashinfer_perf.extensions.trace_sets.config import Resolved
 from pytest_flashinfer_perf.extensions.trace_sets.evaluators import (
     Baseline,
     DefaultEvaluator,
-    Evaluator,
     LowBitEvaluator,
     SparseAttentionEvaluator,
     TopkIndexerEvaluator,
@@ -50,10 +49,6 @@ class Job:
     @property
     def axes(self) -> dict[str, int]:
         return {**self.definition.const_axes, **self.workload.axes}
-
-    @property
-    def identity(self) -> tuple[str, str, str]:
-        return self.definition.name, self.workload.uuid, self.solution.name
 
     @property
     def question(self) -> str:
@@ -126,7 +121,7 @@ class Judge:
         return result
 
 
-def _result(evaluator: Evaluator, sources: Sources, solution: Solution, baseline: Baseline) -> EvaluationResult:
+def _result(evaluator: DefaultEvaluator, sources: Sources, solution: Solution, baseline: Baseline) -> EvaluationResult:
     try:
         solution.build(sources)
         correctness = evaluator.check_correctness(solution.task, solution, baseline)
@@ -142,21 +137,21 @@ def _result(evaluator: Evaluator, sources: Sources, solution: Solution, baseline
 # Choose the evaluator for the solutions of a definition.
 
 
-def evaluator_for(definition: Definition, own: Sequence[str]) -> Evaluator:
+def evaluator_for(definition: Definition, own: Sequence[str]) -> DefaultEvaluator:
     """The first evaluator that accepts the definition: the user's own, then ours."""
     ours = (SamplingEvaluator, LowBitEvaluator, SparseAttentionEvaluator, TopkIndexerEvaluator, DefaultEvaluator)
     known = (*map(_imported, own), *(kind() for kind in ours))
     return next(one for one in known if one.can_evaluate(definition))
 
 
-def _imported(name: str) -> Evaluator:
+def _imported(name: str) -> DefaultEvaluator:
     module, _, attribute = name.partition(":")
     try:
         kind = getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise TypeError(f"evaluators: {name!r} must be module:Class: {error}") from error
-    if isinstance(kind, type) and issubclass(kind, Evaluator):
+    if isinstance(kind, type) and issubclass(kind, DefaultEvaluator):
         return kind()
     if is_theirs(kind):
         return FlashInferBenchEvaluator(kind)
-    raise TypeError(f"evaluators: {name!r} is not an Evaluator, nor one of FlashInfer-Bench")
+    raise TypeError(f"evaluators: {name!r} is not an evaluator of FlashInfer-Bench")

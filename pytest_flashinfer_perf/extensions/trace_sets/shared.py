@@ -16,7 +16,6 @@ from torch.multiprocessing.reductions import reduce_tensor
 from pytest_flashinfer_perf.api import Device, check
 
 ALIGNMENT = 512
-WIDEST = torch.int64  # room for integers that are wider than the definition says
 GENEROUS = 1 << 30  # more than was asked for, so that it seldom grows
 Like = tuple[Sequence[int], torch.dtype]
 
@@ -39,22 +38,20 @@ class Slot:
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of a call: slots of tensors and other values, the outputs' slots, and the room that these have."""
+    """The arguments of a call: slots of tensors and other values, and the outputs' slots."""
 
     inputs: tuple[Any, ...]
     outputs: tuple[Slot, ...]
-    room: int
+
+    @property
+    def end(self) -> int:
+        return self.outputs[-1].end
 
     def given(self, memory: Tensor) -> tuple[Any, ...]:
         return tuple(value.of(memory) if isinstance(value, Slot) else value for value in self.inputs)
 
     def written(self, memory: Tensor) -> tuple[Tensor, ...]:
         return tuple(slot.of(memory) for slot in self.outputs)
-
-    def returned(self, tensors: Iterable[Like]) -> tuple[Slot, ...] | None:
-        """Where returned tensors of these shapes and types go, None if there is not so much room."""
-        placed = slots(tensors, self.outputs[0].start)
-        return placed if not placed or placed[-1].end <= self.room else None
 
     def fill(self, memory: Tensor, given: Sequence[Any]) -> None:
         for slot, value in zip(self.inputs, given, strict=True):
@@ -63,8 +60,8 @@ class Arguments:
         check.poison(self.written(memory))
 
 
-def slots(tensors: Iterable[Like], start: int = 0) -> tuple[Slot, ...]:
-    placed: list[Slot] = []
+def slots(tensors: Iterable[Like]) -> tuple[Slot, ...]:
+    start, placed = 0, list[Slot]()
     for shape, dtype in tensors:
         placed.append(Slot(tuple(shape), dtype, start))
         start = -(-placed[-1].end // ALIGNMENT) * ALIGNMENT
@@ -74,14 +71,12 @@ def slots(tensors: Iterable[Like], start: int = 0) -> tuple[Slot, ...]:
 def arranged(contents: Sequence[Sequence[Any]], outputs: Sequence[Like]) -> tuple[Arguments, ...]:
     """The arguments of calls with these inputs. All outputs lie behind all inputs, to be copied in one piece."""
     tensors = [(value.shape, value.dtype) for given in contents for value in given if isinstance(value, Tensor)]
-    roomy = [(shape, dtype if dtype.is_floating_point else WIDEST) for shape, dtype in outputs]
-    placed = slots([*tensors, *(roomy * len(contents))])
+    placed = slots([*tensors, *(list(outputs) * len(contents))])
     inputs, rest = iter(placed), iter(placed[len(tensors) :])
     made = []
     for given in contents:
         values = tuple(next(inputs) if isinstance(value, Tensor) else value for value in given)
-        room = [next(rest) for _ in outputs]
-        made.append(Arguments(values, slots(outputs, room[0].start), room[-1].end))
+        made.append(Arguments(values, tuple(next(rest) for _ in outputs)))
     return tuple(made)
 
 

@@ -46,7 +46,7 @@ class Task:
     def outputs(self, axes: Mapping[str, int] | None = None) -> list[Like]:
         """The shapes and types of the outputs that the definition declares."""
         shapes = self.definition.get_output_shapes(axes or self.workload.axes)
-        return [(s or (), dtype) for s, dtype in zip(shapes, self.definition.torch_output_dtypes, strict=True)]
+        return [(tuple(s or ()), dtype) for s, dtype in zip(shapes, self.definition.torch_output_dtypes, strict=True)]
 
     @property
     def counts(self) -> Measuring:
@@ -86,8 +86,7 @@ class Solution:
         self._arguments: tuple[Arguments, ...] = ()
 
     def build(self, sources: Sources) -> None:
-        device, level = str(self.task.device.torch), self.task.config.log_level
-        self.writes = self._ask("build", self.task.definition, sources, device, level).writes
+        self.writes = self._ask("build", self.task.definition, sources, str(self.task.device.torch)).writes
         self._open()
 
     def answer(self, given: Given, fewest: int | None = None, axes: Mapping[str, int] | None = None) -> Answer:
@@ -129,7 +128,7 @@ class Solution:
     def give(self, contents: Sequence[Given], axes: Mapping[str, int] | None = None) -> bool:
         """Write the inputs of calls into the shared memory, and spoil the outputs; whether the places are the same."""
         arguments = arranged(contents, self.task.outputs(axes))
-        grown = self._memory.grow(arguments[-1].room)
+        grown = self._memory.grow(arguments[-1].end)
         if grown:
             self._open()
         same = not grown and arguments == self._arguments
@@ -162,7 +161,7 @@ class Solution:
         """Copies of the first answers, so that nothing can change them while they are compared."""
         called = self._arguments[:count]
         start = called[0].outputs[0].start
-        memory = self._memory.tensor[start : called[-1].room].clone()
+        memory = self._memory.tensor[start : called[-1].end].clone()
         self.task.device.synchronize()
         returned = [None] * len(called) if self.writes else reply.returned
         if len(returned) != len(called):
@@ -171,30 +170,21 @@ class Solution:
         places = [self._places(arguments, claims, fewest) for arguments, claims in both]
         return [tuple(replace(slot, start=slot.start - start).of(memory) for slot in one) for one in places]
 
-    def _places(self, arguments: Arguments, claims: Claims, fewest: int | None) -> tuple[Slot, ...]:
+    def _places(self, arguments: Arguments, claims: Claims | None, fewest: int | None) -> tuple[Slot, ...]:
+        """Where the answer lies; an error unless what was returned is as the definition has it."""
         declared = arguments.outputs
         if claims is None:
             return declared
         if not (fewest or len(declared)) <= len(claims) <= len(declared):
             sentence = f"returned {len(claims)} values, the definition has {len(declared)} outputs"
             raise SolutionError(EvaluationStatus.RUNTIME_ERROR, sentence)
-        likes = [(tuple(shape), _dtype(name)) for shape, name in claims]
-        places = arguments.returned(likes) if all(min(shape, default=0) >= 0 for shape, _ in likes) else None
-        if places is not None:
-            return places
-        for name, (shape, dtype), slot in zip(self.task.definition.outputs, likes, declared, strict=False):
-            if shape != slot.shape:
-                raise SolutionError(EvaluationStatus.INCORRECT_SHAPE, f"{name}: shape {shape} instead of {slot.shape}")
-            if dtype != slot.dtype:
+        for name, (shape, dtype), slot in zip(self.task.definition.outputs, claims, declared, strict=False):
+            if tuple(shape) != slot.shape:
+                sizes = f"{tuple(shape)} instead of {slot.shape}"
+                raise SolutionError(EvaluationStatus.INCORRECT_SHAPE, f"{name}: shape {sizes}")
+            if dtype != str(slot.dtype):
                 raise SolutionError(EvaluationStatus.INCORRECT_DTYPE, f"{name}: {dtype} instead of {slot.dtype}")
-        raise AssertionError("what is as declared has room")
-
-
-def _dtype(name: str) -> torch.dtype:
-    dtype = getattr(torch, name.removeprefix("torch."), None)
-    if not isinstance(dtype, torch.dtype):
-        raise SolutionError(EvaluationStatus.INCORRECT_DTYPE, f"returned elements of {name!r}")
-    return dtype
+        return declared[: len(claims)]
 
 
 def _possible(timing: core_timing.Timing | None, waited: float, task: Task) -> core_timing.Timing:

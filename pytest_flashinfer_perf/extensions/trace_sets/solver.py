@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import torch
 from flashinfer_bench.compile import BuilderRegistry, Runnable
 from flashinfer_bench.data import Definition, EvaluationStatus, Solution
-from flashinfer_bench.logging import configure_logging
 from pydantic import ConfigDict, TypeAdapter
 from torch import Tensor
 
@@ -26,7 +25,7 @@ from pytest_flashinfer_perf.engine import graphs
 from pytest_flashinfer_perf.extensions.trace_sets import shared
 from pytest_flashinfer_perf.extensions.trace_sets.shared import Arguments
 
-Claims = list[tuple[list[int], str]] | None  # the shapes and types of what was returned, None if as declared
+Claims = list[tuple[list[int], str]]  # the shapes and types of what was returned
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Solver:
         self._writes = False
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._device = devices.find("cpu")
-        self._bound: list[tuple[Arguments, tuple[Any, ...], tuple[Tensor, ...]]] = []
+        self._bound: list[tuple[tuple[Any, ...], tuple[Tensor, ...]]] = []
         self._captured: tuple[instruments.Call, list[Claims]] | None = None
 
     def __call__(self, request: tuple[str, tuple[Any, ...]]) -> bytes:
@@ -70,9 +69,8 @@ class Solver:
             reply = Reply(failed.value, f"{type(error).__name__}: {error}")
         return REPLY.dump_json(reply)
 
-    def build(self, definition: Definition, solution: Solution, device: str, log_level: str) -> Reply:
+    def build(self, definition: Definition, solution: Solution, device: str) -> Reply:
         torch.set_grad_enabled(mode=False)
-        configure_logging(log_level)
         self._device = devices.find(device)
         self._runnable = BuilderRegistry.get_instance().build(definition, solution)
         self._writes = bool(self._runnable.metadata.destination_passing_style)
@@ -92,7 +90,7 @@ class Solver:
 
     def use(self, arguments: tuple[Arguments, ...]) -> Reply:
         """The places of the arguments for what is asked from now on."""
-        self._bound = [(one, one.given(self._memory), one.written(self._memory)) for one in arguments]
+        self._bound = [(one.given(self._memory), one.written(self._memory)) for one in arguments]
         return Reply()
 
     def call_each(self, captured: bool) -> Reply:
@@ -109,25 +107,22 @@ class Solver:
     def _each(self) -> list[Claims]:
         assert self._runnable is not None
         if self._writes:
-            for _, given, written in self._bound:
+            for given, written in self._bound:
                 self._runnable(*given, *written)
             return []
-        return [self._kept(one, written, self._runnable(*given)) for one, given, written in self._bound]
+        return [self._kept(written, self._runnable(*given)) for given, written in self._bound]
 
-    def _kept(self, arguments: Arguments, written: tuple[Tensor, ...], returned: Any) -> Claims:
-        """Copy what was returned into the shared memory, as far as there is room."""
+    def _kept(self, written: tuple[Tensor, ...], returned: Any) -> Claims:
+        """Copy what was returned into the shared memory, where it is as declared."""
         values = returned if isinstance(returned, (tuple, list)) else (returned,)
-        if len(values) == len(written) and all(map(_alike, values, written)):
-            for value, place in zip(values, written, strict=True):
-                place.copy_(value)
-            return None
         dtypes = [*(place.dtype for place in written), *[None] * len(values)]
         tensors = [
             value if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype, device=self._memory.device)
             for value, dtype in zip(values, dtypes, strict=False)
         ]
-        for slot, tensor in zip(arguments.returned((t.shape, t.dtype) for t in tensors) or (), tensors, strict=False):
-            slot.of(self._memory).copy_(tensor)
+        for place, tensor in zip(written, tensors, strict=False):
+            if (place.shape, place.dtype) == (tensor.shape, tensor.dtype):
+                place.copy_(tensor)
         return [(list(tensor.shape), str(tensor.dtype)) for tensor in tensors]
 
     def capture(self) -> Reply:
@@ -147,7 +142,7 @@ class Solver:
 
     def time(self, measuring: Measuring) -> Reply:
         """Call once with the first of the arguments, then copy the second to their places and time calls there."""
-        (arguments, given, written), (_, others, _) = self._bound
+        (given, written), (others, _) = self._bound
         runnable, last = self._runnable, [None]
         assert runnable is not None
         runnable(*given, *written) if self._writes else runnable(*given)
@@ -164,7 +159,7 @@ class Solver:
 
         def keep(timed: Target, _work: object) -> None:
             if timed is target and not self._writes:
-                returned.append(self._kept(arguments, written, last[0]))
+                returned.append(self._kept(written, last[0]))
 
         if self._device.is_gpu:
             torch.cuda.reset_peak_memory_stats(self._device.torch)
@@ -173,7 +168,3 @@ class Solver:
         self._device.synchronize()
         peak = torch.cuda.max_memory_allocated(self._device.torch) if self._device.is_gpu else None
         return Reply(returned=returned, timing=timing, peak_memory_bytes=peak)
-
-
-def _alike(value: Any, place: Tensor) -> bool:
-    return isinstance(value, Tensor) and value.shape == place.shape and value.dtype == place.dtype

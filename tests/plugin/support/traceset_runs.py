@@ -81,6 +81,7 @@ class Judges:
             runner.close()
 
 
+SET = "--perf-trace-set=set"
 FAST = (
     "--perf-device=cpu",
     "--perf-trace-option=iterations=3",

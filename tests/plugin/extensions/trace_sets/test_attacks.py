@@ -327,7 +327,10 @@ OTHERS = {
         source(f"{PACKAGE}solver.Solver._kept = lambda *a: [([256, 256], 'torch.load')]", "return A", "A, B"),
         "INCORRECT_DTYPE",
     ),
-    "as declared": (source(f"{PACKAGE}solver.Solver._kept = lambda *a: None", "return A", "A, B"), NUMERICAL),
+    "as declared": (
+        source(f"{PACKAGE}solver.Solver._kept = lambda *a: [([256, 256], 'torch.float32')]", "return A", "A, B"),
+        NUMERICAL,
+    ),
 }
 ATTACKS = {
     **{f"accepting: {name}": (source(before, WRONG), NUMERICAL) for name, before in ACCEPTING.items()},

@@ -4,21 +4,19 @@ import json
 import random
 import re
 import runpy
-from dataclasses import replace
 from pathlib import Path
 
 import datasets
 import mutations
 import pytest
 from datasets import DataSet, solution, workload
-from traceset_runs import BY_ANY_TIME, FAST, FORGED, GEMM, GEMM_SOLUTIONS, TRUSTED
+from traceset_runs import BY_ANY_TIME, FAST, FORGED, GEMM, GEMM_SOLUTIONS, SET, TRUSTED
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.extensions.testlists import run_command
-from pytest_flashinfer_perf.extensions.trace_sets import Benchmark, BenchmarkConfig, TraceSet, benchmark, data
+from pytest_flashinfer_perf.extensions.trace_sets import Benchmark, BenchmarkConfig, TraceSet, data
 from pytest_flashinfer_perf.extensions.trace_sets.asked import Way
 from pytest_flashinfer_perf.extensions.trace_sets.benchmark import RunnerError
-from pytest_flashinfer_perf.extensions.trace_sets.judge import EvaluationResult, EvaluationStatus
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.plugin import terminal
 
@@ -30,7 +28,7 @@ QUICK = {"iterations": 2, "num_trials": 1, "warmup_runs": 0, "evaluators": list(
 def test_nothing_is_run_until_it_is_trusted(pytester, session, gemm):
     evil = f"import pathlib\npathlib.Path({str(pytester.path / 'owned')!r}).touch()\n"
     gemm.solve(solution(GEMM, "evil", evil + datasets.RIGHT[GEMM]))
-    done = session("set", *FAST)
+    done = session(SET, *FAST)
     assert done.outcomes == {"skipped": 1}
     done.says("1 case skipped", "    1  solutions are other people's code*", "*--perf-trust-solutions")
     assert not (pytester.path / "owned").exists()
@@ -39,7 +37,7 @@ def test_nothing_is_run_until_it_is_trusted(pytester, session, gemm):
 
 def test_traces_that_cannot_be_written_are_an_error_before_a_solution_is_run(session, gemm):
     gemm.solve(GEMM_SOLUTIONS["right"])
-    done = session("set", *TRUSTED, "--perf-trace-output=/proc")
+    done = session(SET, *TRUSTED, "--perf-trace-output=/proc")
     assert done.code == pytest.ExitCode.USAGE_ERROR
     done.complains("ERROR: --perf-trace-output: *'/proc/any.jsonl'")
 
@@ -47,7 +45,7 @@ def test_traces_that_cannot_be_written_are_an_error_before_a_solution_is_run(ses
 def test_a_trace_that_cannot_be_written_in_the_end_is_a_failure_in_one_sentence(pytester, session, gemm):
     gemm.solve(GEMM_SOLUTIONS["right"])
     (pytester.path / f"out/tests/gemm/{GEMM}.jsonl").mkdir(parents=True)
-    done = session("set", *TRUSTED, "--perf-trace-output=out")
+    done = session(SET, *TRUSTED, "--perf-trace-output=out")
     assert done.outcomes == {"failed": 1}
     done.says(f"*, but its trace is not written: *out/tests/gemm/{GEMM}.jsonl'")
     assert "Traceback" not in done.out
@@ -58,47 +56,27 @@ def test_traces_go_into_the_set_or_a_folder_or_nowhere():
     assert [Way(output=one).traces(root) for one in (None, "", "there")] == [root / "traces", None, Path("there")]
 
 
-@pytest.mark.parametrize("name", ["conftest.py", "tests/conftest.py", "pytest.ini", "tox.ini"])
-def test_a_set_that_brings_code_for_pytest_is_refused_and_can_be_named(pytester, session, gemm, name):
-    gemm.solve(GEMM_SOLUTIONS["right"])
-    strange = gemm.root / name
-    strange.parent.mkdir(exist_ok=True)
-    owned = f"open({str(pytester.path / 'owned')!r}, 'w')\n"
-    strange.write_text(owned if name.endswith(".py") else "[pytest]\n")
-    for options in ((), TRUSTED):
-        refused = session("set", *options)
-        assert refused.code == pytest.ExitCode.USAGE_ERROR
-        refused.complains(f"*is a data set with a {name}, which pytest would read: name the set by*")
-    session("--perf-trace-set=set", *COLLECTED).says("*= 1 test collected in *")
-    assert not (pytester.path / "owned").exists()
-
-
-def test_the_tests_of_the_official_set_are_not_collected_and_not_imported(pytester, session, gemm):
-    """Its checkout has `tests/references/test_*.py`. Nor does a worker of xdist, which evaluates the solution."""
-    gemm.solve(GEMM_SOLUTIONS["right"])
-    references = gemm.root / "tests" / "references"
-    references.mkdir(parents=True)
-    for name in ("test_gemm.py", "gemm_test.py", "__init__.py"):
-        (references / name).write_text(f"open({str(pytester.path / 'owned')!r}, 'w')\ndef test_it(): assert False\n")
-    beside = session("test_mine.py", "set", *COLLECTED, test_mine="def test_mine():\n    pass")
-    beside.says("*= 2 tests collected in *")
-    assert session("set", *TRUSTED, "-n", "1").outcomes == {"passed": 1}
-    assert not (pytester.path / "owned").exists()
-
-
-def test_a_set_is_named_beside_tests_and_its_items_by_their_ids(pytester, session, gemm):
+@pytest.mark.parametrize("words", [("set", "--perf-trust-solutions"), (f"set::{GEMM}[right-M4-01234567]",)])
+def test_pytest_walks_and_imports_nothing_of_a_set(pytester, session, gemm, words):
+    """The official one has tests in `tests/references`. A worker of xdist evaluates its solutions, too."""
     gemm.solve(GEMM_SOLUTIONS["right"], GEMM_SOLUTIONS["returning"])
-    beside = session("test_mine.py", "set", *COLLECTED, test_mine="def test_mine():\n    pass")
+    for name in ("conftest.py", "tests/test_gemm.py", "pytest.ini"):
+        (gemm.root / name).parent.mkdir(exist_ok=True)
+        owned = f"open({str(pytester.path / 'owned')!r}, 'w')\ndef test_it(): assert False\n"
+        (gemm.root / name).write_text(owned if name.endswith(".py") else "[pytest]\n")
+    refused = session(*words)
+    assert refused.code == pytest.ExitCode.USAGE_ERROR
+    refused.complains("*is a data set, whose files pytest would read: name it by --perf-trace-set=set, from a *")
+    beside = session("test_mine.py", SET, *COLLECTED, test_mine="def test_mine():\n    pass")
     beside.says("*= 3 tests collected in *")
-    name = f"set::{GEMM}[[]right-M4-01234567[]]"
-    by_id = session(f"set::{GEMM}[right-M4-01234567]", *COLLECTED, "-q")
-    by_id.says(name)
-    assert "returning" not in by_id.out
-    marked = session("--perf-trace-set=set", "-m", "perf(backend='right', M=4)", *COLLECTED, "-q")
-    marked.says(name, "", "1/2 tests collected (1 deselected) in *")
-    away = (f"--rootdir={pytester.mkdir('elsewhere')}", f"{gemm.root}::{GEMM}[right-M4-01234567]")
-    session(*away, *COLLECTED, "-q").says(f"*{name}*")
-    assert session("set::none", *TRUSTED).code == pytest.ExitCode.USAGE_ERROR
+    assert session(SET, *TRUSTED, "-n", "1", "-m", "perf(backend='right', M=4)").outcomes == {"passed": 1}
+    assert not (pytester.path / "owned").exists()
+
+
+def test_a_set_outside_of_the_rootdir_has_ids_too(pytester, session, gemm):
+    gemm.solve(GEMM_SOLUTIONS["right"])
+    away = (f"--rootdir={pytester.mkdir('elsewhere')}", f"--perf-trace-set={gemm.root}")
+    session(*away, *COLLECTED, "-q").says(f"*set::{GEMM}[[]right-M4-01234567[]]*")
 
 
 BROKEN = {
@@ -140,7 +118,7 @@ def test_what_cannot_be_used_names_file_and_field_and_fails_alone(session, gemm)
     for name, (text, _) in BROKEN.items():
         (gemm.root / name).write_text(text)
     (gemm.root / "definitions/link.json").symlink_to("/etc/hostname")
-    done = session("set", *FAST)
+    done = session(SET, *FAST)
     assert done.outcomes == {"skipped": 1, "failed": len(BROKEN) + 1}
     for sentence in (*(said for _, said in BROKEN.values()), "definitions/link.json: is a link that leaves the data"):
         assert sentence in done.out
@@ -154,7 +132,7 @@ def test_mutated_sets_through_pytest(session, gemm):
     for seed in range(6):
         mutated = files[seed % len(files)]
         mutated.write_text(mutations.mutated(random.Random(seed), texts[mutated], 1 + seed), encoding="utf-8")
-        done, found = session("set", "--perf-trace-option=iterations=1"), data.read(gemm.root)
+        done, found = session(SET, "--perf-trace-option=iterations=1"), data.read(gemm.root)
         assert done.code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
         assert done.outcomes.get("failed", 0) == len(found.problems)
         assert sum(done.outcomes.values()) >= 1
@@ -164,7 +142,7 @@ def test_mutated_sets_through_pytest(session, gemm):
 
 def test_a_definition_that_nobody_solves_is_said(session, gemm):
     assert gemm.statuses() == {}
-    done = session("set", *TRUSTED, "-rs")
+    done = session(SET, *TRUSTED, "-rs")
     assert done.outcomes == {"skipped": 1}
     done.says(f"*{GEMM} has no solution in*")
 
@@ -178,7 +156,7 @@ def test_an_option_or_a_config_that_is_not_understood_ends_the_run(pytester, ses
         ("--perf-trace-config=c.yaml", "*c.yaml: definition_config.x.rtol: Input should be greater than 0*"),
         ("--perf-trace-set=none", "*none: has no folder called definitions*"),
     ):
-        done = session("set", said)
+        done = session(SET, said)
         assert done.code == pytest.ExitCode.USAGE_ERROR
         done.complains(sentence)
 
@@ -187,24 +165,19 @@ def test_an_option_or_a_config_that_is_not_understood_ends_the_run(pytester, ses
 def test_a_name_that_the_set_has_not_got_is_a_sentence_with_the_known_ones(session, gemm, kind):
     gemm.solve(GEMM_SOLUTIONS["right"], GEMM_SOLUTIONS["wrong"])
     known = {"solutions": "did you mean right? known are right, wrong", "definitions": f"known are {GEMM}"}
-    done = session("set", *TRUSTED, f"--perf-trace-option={kind}=[rihgt]")
+    done = session(SET, *TRUSTED, f"--perf-trace-option={kind}=[rihgt]")
     assert done.code == pytest.ExitCode.INTERRUPTED
     done.says(f"*set: {kind}: unknown name 'rihgt', {known[kind]}")
     assert "Traceback" not in done.out
     assert "in collect" not in done.out
 
 
-def test_a_program_meets_what_has_no_trace_when_all_else_has_one_and_resumes(gemm):
+def test_a_program_meets_what_has_no_trace_when_all_else_has_one(gemm):
     gemm.solve(solution(GEMM, "a_forged", FORGED.format("1e3") + datasets.RIGHT[GEMM]), GEMM_SOLUTIONS["right"])
     config = BenchmarkConfig.default(**QUICK)
     with pytest.raises(RunnerError, match="gemm_n8_k16, a_forged: impossible time"):
         Benchmark(TraceSet.from_path(str(gemm.root)), config, device="cpu").run_all(save_results=True)
     assert gemm.statuses() == {"right": "PASSED"}
-    gemm.solve(GEMM_SOLUTIONS["wrong"])
-    config = BenchmarkConfig.default(**QUICK, solutions=["right", "wrong"])
-    again = Benchmark(TraceSet.from_path(str(gemm.root)), config, device="cpu").run_all(resume=True)
-    assert [trace.solution for trace in again.traces[GEMM]] == ["wrong"]
-    assert gemm.statuses() == {"right": "PASSED", "wrong": "INCORRECT_NUMERICAL"}
 
 
 def test_a_program_has_all_devices_that_can_be_seen(pytester, gemm, monkeypatch):
@@ -226,32 +199,6 @@ def run(A, B, C):
     assert [trace.workload.uuid for trace in result.traces[GEMM]] == ["4", "5", "6"]
     assert len(list(pytester.path.glob("judge-*"))) == 2
     assert gemm.traces() == []
-
-
-def test_the_old_command_resumes_and_says_so(session, judge, gemm):
-    gemm.solve(GEMM_SOLUTIONS["wrong"])
-    job = judge.job(datasets.GEMM, GEMM_SOLUTIONS["wrong"])
-    workload = job.workload.model_copy(update={"uuid": "0123456789"})
-    evaluated = replace(job, workload=workload)
-    benchmark.recorded(evaluated, EvaluationResult(EvaluationStatus.RUNTIME_ERROR, "it ended"), gemm.root / "traces")
-    command = ["--local", "set", "--iterations", "2", "--num-trials", "1", "--resume", "--log-level", "DEBUG"]
-    arguments = run_command.as_pytest([*command, "--", "--perf-trust-solutions", "-rs"])
-    assert "--perf-trace-option=log_level=DEBUG" in arguments
-    done = session(*arguments)
-    assert done.outcomes == {"skipped": 1}
-    done.says("SKIPPED * evaluated already: its trace is there, and resume is asked for")
-    assert session(*arguments, "--perf-trace-output=elsewhere").outcomes == {"failed": 1}
-    with pytest.raises(SystemExit):
-        run_command.as_pytest(["--local", "set", "--log-level", "LOUD"])
-
-
-def test_the_level_of_logging_is_that_of_flashinfer_bench_where_the_solution_is(judge):
-    said = "from flashinfer_bench.logging import get_logger\nget_logger('mine').info('built')\n"
-    quiet, chatty = (
-        judge(datasets.GEMM, said + datasets.RIGHT[GEMM], log_level=level).log for level in ("WARNING", "INFO")
-    )
-    assert "built" not in quiet
-    assert "INFO flashinfer-bench.mine: built" in chatty
 
 
 def test_the_smallest_set_of_the_documents_is_whole(pytester, session, pytestconfig):
