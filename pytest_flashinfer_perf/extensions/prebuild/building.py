@@ -14,11 +14,10 @@ from typing import Any
 
 from pytest_flashinfer_perf.api import FlashinferPerfError, builds, errors, file_io
 
-STEP = re.compile(r"\[(\d+)/(\d+)\] ")
+STEP = re.compile(r"\[\d+/\d+\] ")
 OF_CUTLASS = re.compile(r"_sm\d+|cutlass|gemm|moe")
 LOGS = (".ninja_log", ".ninja_deps")
 Finished = Callable[[str, "str | None"], None]
-Step = Callable[[int, int], None]
 
 
 class NinjaError(FlashinferPerfError):
@@ -31,8 +30,8 @@ def verify_ninja() -> None:
         raise NinjaError("there is no ninja in PATH: pip install ninja, and keep it in PATH for the run, too")
 
 
-def built(specs: Sequence[Any], finished: Finished, step: Step) -> None:
-    """Compile modules. Calls `finished(module, error)` for each, and `step(compiled files, all files)` meanwhile."""
+def built(specs: Sequence[Any], finished: Finished) -> None:
+    """Compile modules, and tell how each of them ended by `finished(module, error)`."""
     from filelock import FileLock
 
     with ExitStack() as stack:
@@ -46,7 +45,7 @@ def built(specs: Sequence[Any], finished: Finished, step: Step) -> None:
             else:
                 finished(spec.name, error)
         if stale:
-            _compile(stale, finished, step)
+            _compile(stale, finished)
 
 
 def _work(spec: Any) -> int:
@@ -68,7 +67,7 @@ def _is_current(spec: Any) -> bool:
     return "no work to do" in done.stdout
 
 
-def _compile(specs: Sequence[Any], finished: Finished, step: Step) -> None:
+def _compile(specs: Sequence[Any], finished: Finished) -> None:
     with tempfile.TemporaryDirectory() as folder:
         all_of_them = Path(folder, "build.ninja")
         all_of_them.write_text(
@@ -80,20 +79,18 @@ def _compile(specs: Sequence[Any], finished: Finished, step: Step) -> None:
         with subprocess.Popen(  # noqa: S603
             words, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         ) as running:
-            _follow(running.stdout or (), {spec.name for spec in specs}, finished, step)
+            _follow(running.stdout or (), {spec.name for spec in specs}, finished)
         written = [path for name in LOGS if (path := Path(folder, name)).exists()]
         for spec in specs:
             for log in written:
                 shutil.copyfile(log, builds.ninja_folder(spec) / log.name)
 
 
-def _follow(output: Iterable[str], waiting: set[str], finished: Finished, step: Step) -> None:
-    """Say which files are compiled, and which of the modules are or fail, as soon as ninja says so."""
+def _follow(output: Iterable[str], waiting: set[str], finished: Finished) -> None:
+    """Tell which of the modules are compiled or fail, as soon as ninja says so."""
     command: list[str] = []
     for command in _commands(output):
-        seen = STEP.match(command[0])
-        if seen:
-            step(int(seen[1]), int(seen[2]))
+        if STEP.match(command[0]):
             failure = next((line for line in command if line.startswith(builds.FAILED)), None)
             written = Path((failure or command[0]).split()[-1])
             if written.parent.name in waiting and (failure or written.suffix == ".so"):

@@ -1,17 +1,14 @@
-"""The pytest plugin of the compiling process (`-p`): tests are selected as usual, and compiled instead of run.
-
-A line is printed for each module that is compiled; a terminal has a bar of files below.
-"""
+"""The pytest plugin of the compiling process (`-p`): tests are selected as usual, and compiled instead of run."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -97,32 +94,34 @@ class Prebuild:
         return True
 
     def _say_needed(self, needed: Needed, cases: int, others: int) -> None:
-        self._say(
-            f"{formatting.counted(cases, 'case')}: {formatting.counted(len(needed.modules), 'module')} of FlashInfer"
-        )
-        self._say_reasons(f"{sum(needed.cannot.values())} of the cases cannot run there", needed.cannot, 1)
-        self._say_reasons(
-            "calls that failed without a GPU; the other modules they need are compiled when they run", needed.lost, 0
-        )
+        found = formatting.counted(len(needed.modules), "module")
+        self._say(f"{formatting.counted(cases, 'case')}: {found} of FlashInfer, {needed.cannot} cannot run there")
+        if needed.lost:
+            self._say("calls that failed without a GPU; the other modules they need are compiled when they run")
+        for reason, number in needed.lost.items():
+            self._say(f"{number:5}  {reason}")
         if others:
             self._say(
                 f"also {formatting.counted(others, 'test')} without cases, whose modules are compiled when they run"
             )
 
-    def _say_reasons(self, title: str, reasons: Mapping[str, int], verbosity: int) -> None:
-        if not reasons:
-            return
-        self._say(title)
-        if self._config.option.verbose >= verbosity:
-            for reason, number in reasons.items():
-                self._say(f"{number:5}  {reason}")
-
     def _built(self, specs: Mapping[str, Any]) -> dict[str, str]:
+        """Compile those that FlashInfer does not come with, and say how each ended; the errors by module."""
         waiting = [spec for spec in specs.values() if not spec.is_aot]
         self._say(f"{len(specs) - len(waiting)} come with FlashInfer, {len(waiting)} are compiled")
-        with CompileProgress(self._say, len(waiting)) as progress:
-            building.built(waiting, progress.finished, progress.step)
-        return progress.failed
+        ended, since = itertools.count(1), time.monotonic()
+        failed: dict[str, str] = {}
+
+        def finished(module: str, error: str | None) -> None:
+            result = "is compiled" if error is None else f"does not compile: {error}"
+            self._say(f"{next(ended)}/{len(waiting)} {time.monotonic() - since:6.1f} s  {module} {result}")
+            if error is not None:
+                failed[module] = error
+
+        building.built(waiting, finished)
+        there = len(waiting) - len(failed)
+        self._say(f"compiled {there} of {formatting.counted(len(waiting), 'module')}")
+        return failed
 
     def _write_report(self, failed: dict[str, str]) -> None:
         report: Path | None = self._config.getoption("prebuild_report")
@@ -133,47 +132,10 @@ class Prebuild:
         self._config.get_terminal_writer().line(sentence)
 
 
-class CompileProgress(AbstractContextManager["CompileProgress"]):
-    """Prints lines and a bar of tqdm."""
-
-    def __init__(self, say: Callable[[str], None], modules: int) -> None:
-        from tqdm import tqdm
-
-        self._say = say
-        self._modules = modules
-        self._ended = 0
-        self._since = time.monotonic()
-        self._bar = tqdm(unit="file", disable=None, leave=False)
-        self.failed: dict[str, str] = {}
-
-    def __exit__(self, *_error: object) -> None:
-        self._bar.close()
-        if self._modules:
-            there = self._modules - len(self.failed)
-            self._say(f"compiled {there} of {formatting.counted(self._modules, 'module')} in {self._seconds:.1f} s")
-
-    @property
-    def _seconds(self) -> float:
-        return time.monotonic() - self._since
-
-    def step(self, done: int, of: int) -> None:
-        self._bar.total = of
-        self._bar.update(done - self._bar.n)
-
-    def finished(self, module: str, error: str | None) -> None:
-        self._ended += 1
-        if error is not None:
-            self.failed[module] = error
-        result = "is compiled" if error is None else f"does not compile: {error}"
-        self._bar.clear()
-        self._say(f"{self._ended}/{self._modules} {self._seconds:6.1f} s  {module} {result}")
-        self._bar.refresh()
-
-
 # Start the compiling process: pytest with the same arguments, without GPUs and without results.
 
 ARCHITECTURES = "FLASHINFER_CUDA_ARCH_LIST"
-PLUGIN = "pytest_flashinfer_perf.extensions.prebuild.loop"
+PLUGIN = __name__
 PROBE = """
 from pytest_flashinfer_perf.machine import capability
 reason = capability.flashinfer_import_error()

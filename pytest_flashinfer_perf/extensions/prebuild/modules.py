@@ -10,6 +10,7 @@ import importlib
 import inspect
 import sys
 import warnings
+from collections import Counter
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,11 +26,11 @@ from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions
 
 @dataclass
 class Needed:
-    """The modules of all cases by name, and why some cases have none: they cannot run there, or their call failed."""
+    """The modules of all cases by name, how many cases cannot run there, and why the calls of others failed."""
 
     modules: dict[str, Any] = field(default_factory=dict)
-    cannot: dict[str, int] = field(default_factory=dict)
-    lost: dict[str, int] = field(default_factory=dict)
+    cannot: int = 0
+    lost: Counter[str] = field(default_factory=Counter)
 
 
 def needed(cases: list[Case], settings: Settings) -> Needed:
@@ -61,20 +62,19 @@ def _pretended(major: int, minor: int) -> Device:
 
 def _follow(case: Case, device: Device, settings: Settings, found: Needed) -> None:
     known = quarantined(case, settings.quarantine, all_routines())
-    reason = known.sentence if known else one_case.obstacle(case, device, settings.max_memory)
-    if reason:
-        _count(found.cannot, reason)
+    if known or one_case.obstacle(case, device, settings.max_memory):
+        found.cannot += 1
         return
     try:
         with warnings.catch_warnings(), redirect_stdout(None), patches.Pretence():
             warnings.simplefilter("ignore")
             _called(case, device, settings)
-    except CannotRunError as reason:  # which is known when the call is built
-        _count(found.cannot, str(reason))
+    except CannotRunError:  # which is known when the call is built
+        found.cannot += 1
     except check.WrongAnswerError:  # of a call that computes nothing; its modules are known by then
         return
     except Exception as error:  # noqa: BLE001 - a pretended GPU may cause any error
-        _count(found.lost, f"{case.routine.name}, {case.backend_name}: {errors.in_one_line(error)}")
+        found.lost[f"{case.routine.name}, {case.backend_name}: {errors.in_one_line(error)}"] += 1
 
 
 def _called(case: Case, device: Device, settings: Settings) -> None:
@@ -94,7 +94,3 @@ def _declared(functions: tuple[str, ...]) -> None:
     for path in functions:
         module, _, name = path.rpartition(".")
         getattr(importlib.import_module(f"flashinfer.{module}"), name)().build_and_load()
-
-
-def _count(reasons: dict[str, int], reason: str) -> None:
-    reasons[reason] = reasons.get(reason, 0) + 1

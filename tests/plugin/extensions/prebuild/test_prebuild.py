@@ -82,15 +82,14 @@ def test_all_that_the_cases_need_on_any_gpu_is_compiled_at_once_and_kept(toolkit
     needed = COMPILED_ON_AN_H200 | OF_CALLS | ON_BLACKWELL
     assert toolkit.modules == needed - {"tinygemm2"}
     assert toolkit.at_once == 2
-    assert re.search(rf"^\d+ cases: {len(needed)} modules of FlashInfer$", done.stdout, flags=re.MULTILINE), done.stdout
-    assert "calls that failed" not in done.stdout
-    assert (
-        "flashinfer declares no support of gemm.bmm_fp8 with backend cutlass on compute capability 9.0" in done.stdout
+    assert re.search(rf"cases: {len(needed)} modules of FlashInfer, [1-9]\d* cannot run there\n", done.stdout), (
+        done.stdout
     )
+    assert "calls that failed" not in done.stdout
     said = [line.partition(" s  ")[2] for line in done.stdout.splitlines() if re.match(rf"\d+/{len(needed)} ", line)]
     broken = "tinygemm2 does not compile: ld(12): error: no such kernel"
     assert sorted(said) == sorted([*(f"{name} is compiled" for name in toolkit.modules), broken])
-    assert f"compiled {len(needed) - 1} of {len(needed)} modules in " in done.stdout
+    assert f"compiled {len(needed) - 1} of {len(needed)} modules" in done.stdout
     assert tmp_path.joinpath("kept.json").read_text() == "kept"
     monkeypatch.syspath_prepend(tmp_path / "kernels")
     monkeypatch.setattr(env, "FLASHINFER_AOT_PROVIDERS", env._get_aot_providers())
@@ -222,10 +221,10 @@ def test_a_module_is_compiled_where_its_flashinfer_compiles_it_and_is_current_th
     own = {} if shared else {"build_dir": folder}
     paths = {"ninja_path": folder / "build.ninja", "lock_path": tmp_path / "lock"}
     spec = SimpleNamespace(name="m", sources=["a.cu"], write_ninja=lambda: None, **paths, **own)
-    finished, steps = [], []
+    finished = []
     for _ in range(2):
-        building.built([spec], lambda *one: finished.append(one), lambda *one: steps.append(one))
-    assert (finished, steps) == ([("m", None)] * 2, [(1, 1)])
+        building.built([spec], lambda *one: finished.append(one))
+    assert finished == [("m", None)] * 2
     assert folder.joinpath("m.so").exists()
 
 
