@@ -63,7 +63,6 @@ class CaseFound:
     ways: Annotated[Mapping[str, str], "the tactic of each way: `default`, `tune 1`, `cache`"]
     untuned: Annotated[tuple[str, ...], "ways without an entry that covers the case: they took the default"] = ()
     questions: Annotated[tuple[QuestionFound, ...], "what it asks the tuner"] = ()
-    written: Annotated[bool | None, "whether the cache file that was written leads to one of the best"] = None
     test: Annotated[str, "the id of its test"] = ""
 
     @property

@@ -67,7 +67,9 @@ def look_at(test: str, case: Case, settings: Settings, device: Device, job: Tune
     held = Contest(call, lambda tactic: job.say("tactic", case=name, tactic=tactic), job.crashed.get(name, {}))
     race = _searched(held, questions, list(ways.values()), job.budget)
     _name_not_listed(race, questions, ways)
-    job.say("raced", case=name)
+    if job.write and race.field.times:
+        job.say("raced", case=name)
+        tactics.write(call.call, held.entrants[race.field.fastest], job.write)
     return CaseFound(
         case=name,
         test=test,
@@ -84,7 +86,6 @@ def look_at(test: str, case: Case, settings: Settings, device: Device, job: Tune
             QuestionFound(one.op, tuple(sorted({choice.runner for choice in one.choices})), one.broken, one.rounded)
             for one in questions
         ),
-        written=_written(race, held, job.write),
     )
 
 
@@ -119,15 +120,6 @@ def _best_of(race: Race, question: TunerQuestion, offered: Sequence[Tactic]) -> 
     left = [one for one in offered if race.lanes[one.name].times and not race.lanes[one.name].state]
     left.sort(key=lambda one: statistics.median(race.lanes[one.name].times.values()))
     return [dict(one.answers)[question.op] for one in left[:MOST_OF_ONE]] or [question.default]
-
-
-def _written(race: Race, held: Contest, cache: str | None) -> bool | None:
-    """Whether a cache file with the best tactic covers the call and leads to a best one; None if none is asked for."""
-    if cache is None or not race.field.times:
-        return None
-    tactics.write(held.call.call, held.entrants[race.field.fastest], cache)
-    taken = tactics.chosen(held.call.call, cache=cache)
-    return taken.is_covered and taken.tactic.name in race.field.best
 
 
 def entries(race: Race) -> list[TacticFound]:

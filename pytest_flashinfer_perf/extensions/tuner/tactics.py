@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -71,30 +71,38 @@ def questions(call: Callable[[], object]) -> tuple[TunerQuestion, ...]:
     buckets.tuner().clear_cache()
     seen: dict[str, TunerQuestion] = {}
 
+    def told(op: str, answer: Choice, runners: Any, tuning_config: Any, inputs: Any) -> None:
+        listed, broken = _listed(runners, inputs)
+        rounded = tuple(buckets.rounded(buckets.specs(tuning_config, inputs), runners, inputs))
+        seen.setdefault(op, TunerQuestion(op, answer, listed, broken, rounded))
+
+    _asked(call, told)
+    return tuple(seen.values())
+
+
+def _asked(call: Callable[[], object], told: Callable[..., None]) -> None:
+    """Tell what the call asks the tuner, with the answer. The call is given the default, as an answer may fail.
+
+    A default that raises is one tactic of the race, if what it answers is told by then.
+    """
+    ops = []
+
     def wrapped(ask: Function) -> Function:
         def choose_one(custom_op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
             runner, tactic = ask(custom_op, runners, tuning_config, inputs, **kwargs)
             with patches.tuner_wrapped("choose_one", lambda _: ask):  # a runner may ask for its parts to list: no call
-                listed, broken = _listed(runners, inputs)
-            rounded = tuple(buckets.rounded(buckets.specs(tuning_config, inputs), runners, inputs))
-            answer = Choice(_name(runner, runners), tactic)
-            seen.setdefault(custom_op, TunerQuestion(custom_op, answer, listed, broken, rounded))
-            return runner, tactic
+                told(custom_op, Choice(_name(runner, runners), tactic), runners, tuning_config, inputs)
+            ops.append(custom_op)
+            return runners[0], -1
 
         return choose_one
 
     with patches.tuner_wrapped("choose_one", wrapped):
-        _run(call, seen)
-    return tuple(seen.values())
-
-
-def _run(call: Callable[[], object], seen: Mapping[str, object]) -> None:
-    """Have the call ask. A default that raises is one tactic of the race, if what it answers is seen by then."""
-    try:
-        call()
-    except Exception:
-        if not seen:
-            raise
+        try:
+            call()
+        except Exception:
+            if not ops:
+                raise
 
 
 def _name(runner: Any, runners: Sequence[Any]) -> str:
@@ -160,17 +168,11 @@ def tuned(call: Callable[[], object]) -> Chosen:
 
 
 def _answers(call: Callable[[], object]) -> Chosen:
-    """The call itself is given the default, as what the tuner answers may fail."""
     seen: dict[str, Choice] = {}
     hits: list[bool] = []
 
-    def answered(ask: Function) -> Function:
-        def choose_one(custom_op: str, runners: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-            runner, tactic = ask(custom_op, runners, *args, **kwargs)
-            seen[custom_op] = Choice(_name(runner, runners), tactic)
-            return runners[0], -1
-
-        return choose_one
+    def told(op: str, answer: Choice, *_asked: Any) -> None:
+        seen[op] = answer
 
     def wrapped(search: Function) -> Function:
         def search_cache(*args: Any, **kwargs: Any) -> Any:
@@ -180,11 +182,8 @@ def _answers(call: Callable[[], object]) -> Chosen:
 
         return search_cache
 
-    with (
-        patches.tuner_wrapped("choose_one", answered),
-        patches.tuner_wrapped("search_cache", wrapped),
-    ):
-        _run(call, seen)
+    with patches.tuner_wrapped("search_cache", wrapped):
+        _asked(call, told)
     return Chosen(Tactic(tuple(seen.items())), bool(hits) and all(hits))
 
 
