@@ -11,28 +11,17 @@ from pathlib import Path
 
 from pytest_flashinfer_perf.api import Row, Run, commands, file_io, judging, printing, processes, run_file, share
 from pytest_flashinfer_perf.api import options as core_options
-from pytest_flashinfer_perf.extensions.prove.proof import FEWEST, Proof, document, lines, markdown, prove, verify_enough
+from pytest_flashinfer_perf.extensions.prove.proof import FEWEST, lines, prove
 from pytest_flashinfer_perf.settings import planting
 
 EXAMPLE = "example: flashinfer-perf prove --share 3% -- tests/attention -k 'decode and fa3'"
 PLAIN, PLANTED = "plain", "planted"
 BEYOND = 1.5  # default of --share, in thresholds
-WRITERS = {"markdown": markdown, "json": document}
 
 
 def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     options = parser().parse_args(own)
-    proof = _judged_again(options, for_pytest) if options.stored else _measured(options, for_pytest)
-    printing.show(lines(proof))
-    for name, text in WRITERS.items():
-        if getattr(options, name):
-            file_io.write_whole(getattr(options, name), text(proof))
-    return proof.exit_code
-
-
-def _measured(options: argparse.Namespace, for_pytest: Sequence[str]) -> Proof:
-    verify_enough(options.processes)
     asked = None if options.share is None else share(options.share, "--share")
     where, gpu = processes.environment("python", options.python), processes.gpu(for_pytest)
     rules = judging.rules(options, paired=False)
@@ -48,23 +37,10 @@ def _measured(options: argparse.Namespace, for_pytest: Sequence[str]) -> Proof:
         for nth in range(options.processes):
             pair(nth)
     proof = prove(session.runs[PLAIN], session.runs[PLANTED], rules)
-    for suffix, text in ((".md", markdown), (".json", document)):
-        file_io.write_whole(session.output / f"proof{suffix}", text(proof))
-    return proof
-
-
-def _judged_again(options: argparse.Namespace, for_pytest: Sequence[str]) -> Proof:
-    if for_pytest or options.share or options.output:
-        raise run_file.RunError("--from judges stored results: leave out --share, --output and the arguments behind --")
-    plain, planted = (_stored(options.stored, side) for side in (PLAIN, PLANTED))
-    return prove(plain, planted, judging.rules(options, paired=False, runs=[*plain, *planted]))
-
-
-def _stored(folder: Path, side: str) -> list[Run]:
-    files = sorted(folder.glob(f"{side}-*.json"))
-    if len(files) < FEWEST:
-        raise run_file.RunError(f"--from={folder}: has {len(files)} files {side}-*.json, needs at least {FEWEST}")
-    return judging.runs(files)
+    told = list(lines(proof))
+    file_io.write_whole(session.output / "proof.txt", "\n".join(told) + "\n")
+    printing.show(told)
+    return proof.exit_code
 
 
 @dataclass
@@ -110,14 +86,9 @@ def parser() -> argparse.ArgumentParser:
     added = "Slowdown to add, in per cent of a case's time. Default: 1.5 times its threshold."
     made.add_argument("--share", metavar="N%", help=added)
     number = "Processes without the slowdown, and as many with it. Default: %(default)s."
-    made.add_argument("--processes", type=core_options.whole(1), default=8, metavar="N", help=number)
+    made.add_argument("--processes", type=core_options.whole(FEWEST), default=8, metavar="N", help=number)
     judging.PYTHON.add_by(made.add_argument)
     judging.add_output(made, "prove")
-    again = "Measure nothing, judge the results in this folder again."
-    made.add_argument("--from", dest="stored", type=Path, metavar="DIR", help=again)
-    for name in WRITERS:
-        written = f"Write the result as {judging.WRITTEN_AS[name]} to FILE."
-        made.add_argument(f"--{name}", metavar="FILE", type=Path, help=written)
     judging.add_settings(made)
     core_options.ALLOW.add_by(made.add_argument)
     made.set_defaults(perf_gate_strict=False)

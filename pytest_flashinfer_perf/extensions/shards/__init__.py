@@ -24,26 +24,17 @@ def shard(text: str) -> Shard:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-OPTIONS = (
-    option(
-        "--perf-shard",
-        child=Child.PART,
-        metavar="I/N",
-        type=shard,
-        help="Run part I of N of the tests, counted from 1. Join the parts' files by `flashinfer-perf merge`.",
-    ),
-    option(
-        "--perf-shard-by",
-        child=Child.PART,
-        reads=True,
-        metavar="FILE",
-        help="Balance the parts by the durations in the JSON file of an earlier run. Default: by number of tests.",
-    ),
+SHARD = option(
+    "--perf-shard",
+    child=Child.PART,
+    metavar="I/N",
+    type=shard,
+    help="Run part I of N of the tests, counted from 1. Join the parts' files by `flashinfer-perf merge`.",
 )
 
 
 def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
-    return {options.LONG_RUNS: OPTIONS}
+    return {options.LONG_RUNS: (SHARD,)}
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf.api import commands, errors, file_io, formatting, printing
+from pytest_flashinfer_perf.api import commands, file_io, formatting, printing
 from pytest_flashinfer_perf.extensions.shards import merging
 
 EXAMPLE = "example: flashinfer-perf merge shard-*.json --output run.json"
@@ -19,27 +18,11 @@ def main(arguments: Sequence[str]) -> int:
     shards, whole = "A file written by pytest --perf-shard=I/N.", "File to write the whole run to."
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=shards)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=whole)
-    allow = f"Join in spite of these: {', '.join(merging.CHECKS)}. The last of duplicates is kept. Default: none."
-    parser.add_argument("--allow", type=_checks, default=(), metavar="A,B", help=allow)
-    commands.add_json(parser)
     args = parser.parse_args(arguments)
     file_io.verify_outputs({"--output": args.output}, args.files)
-    made = merging.merged([merging.read(path) for path in args.files], args.allow)
+    made = merging.merged([merging.read(path) for path in args.files])
     # Indented, thousands of rows take three times as long to write, and twice the room.
     file_io.write_json(args.output, made, indent=None)
     rows, files = len(made["benchmarks"]), len(args.files)
-    if args.as_json:
-        commands.show_json({"output": str(args.output), "rows": rows, "files": files})
-    else:
-        printing.show(
-            [f"wrote {formatting.counted(rows, 'row')} of {formatting.counted(files, 'file')} to {args.output}"]
-        )
+    printing.show([f"wrote {formatting.counted(rows, 'row')} of {formatting.counted(files, 'file')} to {args.output}"])
     return 0
-
-
-def _checks(text: str) -> list[str]:
-    names = text.replace(",", " ").split()
-    for name in names:
-        if name not in merging.CHECKS:
-            raise argparse.ArgumentTypeError(errors.unknown(name, merging.CHECKS))
-    return names

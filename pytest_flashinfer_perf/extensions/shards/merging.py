@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -46,14 +46,9 @@ def read(path: Path) -> ShardPart:
     return ShardPart(document, run_file.verified(run_file.parse(document, str(path))))
 
 
-def merged(parts: Sequence[ShardPart], allowed: Iterable[str] = ()) -> dict[str, Any]:
+def merged(parts: Sequence[ShardPart]) -> dict[str, Any]:
     """One run, with its rows in the order in which one session would have measured them."""
-    wrong = [
-        printing.safe(f"{sentence} (--allow {name})")
-        for name, check in CHECKS.items()
-        if name not in set(allowed)
-        for sentence in check(parts)
-    ]
+    wrong = [printing.safe(sentence) for check in (duplicates, gaps, mixtures) for sentence in check(parts)]
     if wrong:
         raise MergeError("\n".join(wrong))
     pairs = (pair for part in parts for pair in zip(part.run.rows, part.document["benchmarks"], strict=True))
@@ -96,7 +91,7 @@ def gaps(parts: Sequence[ShardPart]) -> Iterator[str]:
             yield f"{part.run.source}: no result of {formatting.some(part.missing)}: that run was stopped"
     shards = [part.shard for part in parts if part.shard is not None]
     if len({(shard.of, shard.whole) for shard in shards}) > 1:
-        yield "the files are parts of different wholes: other tests, another n of --perf-shard=i/n, or --perf-shard-by"
+        yield "the files are parts of different wholes: other tests, or another n of --perf-shard=i/n"
     elif shards:
         there = {shard.nth for shard in shards}
         absent = [f"{nth}/{shards[0].of}" for nth in range(1, shards[0].of + 1) if nth not in there]
@@ -104,14 +99,16 @@ def gaps(parts: Sequence[ShardPart]) -> Iterator[str]:
             yield f"shards are missing: {formatting.some(absent)}"
 
 
-def _mixed(what: str, of: Callable[[ShardPart], str]) -> Callable[[Sequence[ShardPart]], Iterator[str]]:
-    def check(parts: Sequence[ShardPart]) -> Iterator[str]:
-        """A file without rows has nothing that could be mixed up."""
+def mixtures(parts: Sequence[ShardPart]) -> Iterator[str]:
+    """A file without rows has nothing that could be mixed up."""
+    for what, of in {"commits": _commit, "versions": _versions, "GPU models": _models}.items():
         values = {of(part): part.run.source for part in reversed(parts) if part.run.rows}
         if len(values) > 1:
             yield f"mixed {what}: " + "; ".join(f"{value} in {name}" for value, name in values.items())
 
-    return check
+
+def _commit(part: ShardPart) -> str:
+    return str(part.run.commit.id)
 
 
 def _versions(part: ShardPart) -> str:
@@ -121,12 +118,3 @@ def _versions(part: ShardPart) -> str:
 
 def _models(part: ShardPart) -> str:
     return " and ".join(sorted({str(row.identity.device_name) for row in part.run.rows}))
-
-
-CHECKS: dict[str, Callable[[Sequence[ShardPart]], Iterator[str]]] = {
-    "duplicates": duplicates,
-    "gaps": gaps,
-    "commits": _mixed("commits", lambda part: str(part.run.commit.id)),
-    "versions": _mixed("versions", _versions),
-    "gpus": _mixed("GPU models", _models),
-}

@@ -1,14 +1,11 @@
-"""`--perf-shard i/n`: split tests over hosts, equally on each, by the durations of an earlier run if there is one."""
+"""`--perf-shard i/n`: split tests over hosts, in turns, equally on each."""
 
 from __future__ import annotations
 
 import hashlib
-import heapq
 import json
-import statistics
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,11 +15,11 @@ from pytest_flashinfer_perf.api import BOARD, FlashinferPerfError, run_file, sta
 PART = "flashinfer_perf_shard"
 
 
-class ShardError(FlashinferPerfError):
-    """The tests cannot be split; the message says why."""
-
-
 NAME = "shard"  # of the part of a run
+
+
+class ShardError(FlashinferPerfError):
+    """The text says no shard; the message says why."""
 
 
 class Shard(NamedTuple):
@@ -49,49 +46,23 @@ def parse(text: str) -> Shard:
     return Shard(int(index), int(of))
 
 
-def seconds(path: Path) -> dict[str, float]:
-    """The duration of each test in that run: the whole case, or all timed calls of a plain benchmark."""
-    try:
-        rows = run_file.parse(run_file.load(path), str(path)).rows
-    except run_file.RunError as error:
-        raise ShardError(f"--perf-shard-by={path}: {error}") from error
-    return {row.fullname: row.execution.case_s or row.stats.total for row in rows}
-
-
-def split(tests: Sequence[str], known: Mapping[str, float], of: int) -> list[list[int]]:
-    """Positions for each shard: the longest first, each to the shard with the least so far; a new test is average."""
-    usual = statistics.fmean(known.values()) if known else 1.0
-    weights = [known.get(test, usual) for test in tests]
-    loads = [(0.0, shard) for shard in range(of)]
-    parts: list[list[int]] = [[] for _ in range(of)]
-    for position in sorted(range(len(tests)), key=lambda at: -weights[at]):
-        load, shard = heapq.heappop(loads)
-        parts[shard].append(position)
-        heapq.heappush(loads, (load + weights[position], shard))
-    return [sorted(part) for part in parts]
-
-
 class Sharding:
     """Deselects the tests of other shards, and records in the JSON which part of the run this is."""
 
     def __init__(self, config: pytest.Config, shard: Shard) -> None:
-        by = config.getoption("perf_shard_by")
         self._shard = shard
-        self._known = seconds(config.invocation_params.dir / by) if by else {}
         self._part: dict[str, Any] = {}
         config.stash[BOARD].is_part = True
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         tests = [item.nodeid for item in items]
-        parts = split(tests, self._known, self._shard.of)
-        mine = parts[self._shard.nth - 1]
+        mine = range(self._shard.nth - 1, len(tests), self._shard.of)
         measured = [(at, tests[at]) for at in mine if stash.measures(items[at])]
-        whole = hashlib.sha256(json.dumps([tests, parts]).encode()).hexdigest()
+        whole = hashlib.sha256(json.dumps(tests).encode()).hexdigest()
         sizes = {"count": len(tests), "size": len(mine)}
         self._part = {**self._shard._asdict(), **sizes, "whole": whole, "tests": measured}
-        chosen = set(mine)
-        config.hook.pytest_deselected(items=[item for at, item in enumerate(items) if at not in chosen])
+        config.hook.pytest_deselected(items=[item for at, item in enumerate(items) if at not in mine])
         items[:] = [items[at] for at in mine]
         if hasattr(config, "workeroutput"):
             config.workeroutput[PART] = json.dumps(self._part)

@@ -61,7 +61,6 @@ SAMPLES = {
     "--perf-vllm-csv": "--perf-vllm-csv=.",
     "--perf-prebuild": "--perf-prebuild",
     "--perf-shard": "--perf-shard=1/1",
-    "--perf-shard-by": "--perf-shard=1/1 --perf-shard-by=base.json",
     "--perf-trace-set": "--perf-trace-set=set",
     "--perf-trust-solutions": "--perf-trace-set=set --perf-trust-solutions",
     "--perf-trace-config": "--perf-trace-set=set --perf-trace-config=config.yaml",

@@ -10,7 +10,6 @@ from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.extensions.fuzz import findings
 from pytest_flashinfer_perf.extensions.fuzz.asked import is_finding
 from pytest_flashinfer_perf.extensions.resume import journal
-from pytest_flashinfer_perf.extensions.shards import shards
 from pytest_flashinfer_perf.gate import rules
 from pytest_flashinfer_perf.settings import project_file
 
@@ -43,7 +42,6 @@ JOURNAL = [
 ]
 READERS = {
     "journal": (journal.read, as_lines, JOURNAL),
-    "durations of shards": (shards.seconds, as_json, RUN),
     "finding": (read_finding, as_json, FINDING),
     "settings": (read_settings, as_text, SETTINGS),
 }

@@ -85,7 +85,7 @@ USED = here(
     {
         f"compare --base {RUN} --head {RUN}": (0, "no slowdown was found"),
         f"watch {ROOT / 'evidence'} -o seen": (2, "too few to tell a change"),
-        f"merge {RUN} --allow gaps --output merged.json": (0, ""),
+        f"merge {RUN} --output merged.json": (2, ""),
         f"report --markdown {RUN}": (0, "NVIDIA H200"),
         f"publish {RUN}": (0, ""),
         "watch perf-data -o site": (2, ""),

@@ -1,6 +1,5 @@
 """What a command writes is none of the files that it reads, by whatever name."""
 
-import itertools
 import json
 import os
 
@@ -33,7 +32,6 @@ COMMANDS = here(
         "compare --base a.json --head b.json --perf-config=own.toml --json own.toml": "--json: own.toml is read",
         "compare --base a.json --head b.json --json x --markdown x": "--json: x is written by --markdown too",
         "compare --base a.json --head b.json --json folder": "--json: [Errno 21] Is a directory: 'folder'",
-        "prove --from=proof --json proof/plain-1.json": "--json: proof/plain-1.json is read",
         "report a.json -o /proc/r.html": "--output: [Errno 2] No such file or directory: '/proc/r.html'",
     }
 )
@@ -41,7 +39,6 @@ OPTIONS = here(
     {
         "--perf-gate=a.json --benchmark-json=a.json": "--benchmark-json: *a.json is read",
         "--perf-gate=runs --benchmark-json=runs/c.json": "--benchmark-json: *c.json is read",
-        "--perf-shard=1/1 --perf-shard-by=a.json --benchmark-json=a.json": "--benchmark-json: *a.json is read",
         "--perf-config=own.toml --perf-html=own.toml": "--perf-html: *own.toml is read",
         "--perf-csv=test_own.py": "--perf-csv: *test_own.py is read",
         "--benchmark-json=test_other.py": "--benchmark-json: *test_other.py is read",
@@ -56,8 +53,6 @@ OPTIONS = here(
 def make(folder):
     for name in ("a.json", "b.json", "runs/c.json", "runs/0001_main.json"):
         saved(folder / name, row(us=len(name)))
-    for side, nth in itertools.product(("plain", "planted"), (1, 2, 3)):
-        saved(folder / "proof" / f"{side}-{nth}.json", row(us=100 + nth))
     (folder / "linked.json").symlink_to("a.json")
     os.link(folder / "a.json", folder / "hard.json")
     (folder / "own.toml").write_text("")

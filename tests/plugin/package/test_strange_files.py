@@ -67,17 +67,14 @@ COMMANDS = here(
         "compare --base strange.json base.json --head other.json again.json --paired",
         "report --markdown strange.json base.json",
         "merge strange.json other.json -o merged.json",
-        "merge strange.json other.json -o merged.json --allow duplicates,gaps,commits,versions,gpus",
         "watch runs -o site --markdown changes.md",
         "compare --base base.json --head other.json --perf-config=strange.json",
-        "prove --from=proof",
     ]
 )
 PLACES = {
     "watch runs -o site --markdown changes.md": "runs/strange.json",
-    "prove --from=proof": "proof/plain-strange.json",
 }
-SENTENCE = re.compile(r"flashinfer-perf \w+: .+\n(.+\(--allow \w+\)\n)*")
+SENTENCE = re.compile(r"flashinfer-perf (merge: .+\n(.+\n)*|\w+: .+\n)")
 
 
 @pytest.fixture
@@ -85,11 +82,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, us, nth in (("base", 100.0, 1), ("other", 101.0, 2), ("again", 102.0, 1)):
         Path(f"{name}.json").write_text(json.dumps(run(us, nth)))
-    for name in ("runs", "proof"):
-        Path(name).mkdir()
-    for side, us in (("plain", 100), ("planted", 150)):
-        for nth in range(3):
-            Path("proof", f"{side}-{nth}.json").write_text(json.dumps(run(us + nth)))
+    Path("runs").mkdir()
     for nth in range(6):
         Path("runs", f"{nth}.json").write_text(json.dumps({**run(100 + nth), "datetime": f"2026-11-1{nth}T00:00:00"}))
     return tmp_path

@@ -1,13 +1,12 @@
 """What is made of processes that ran identical code and of planted ones: counts, bounds, noise, exit codes."""
 
-import json
 import math
 
 import pytest
 from made import plain, row, run
 
 from pytest_flashinfer_perf.extensions.prove import proof as proof_shown
-from pytest_flashinfer_perf.extensions.prove.proof import Frequency, Proof, prove
+from pytest_flashinfer_perf.extensions.prove.proof import Frequency, prove
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
 
@@ -45,11 +44,9 @@ def test_identical_code_that_agrees_and_extra_work_that_is_found():
     assert math.expm1(case.measured) == pytest.approx(0.5)
     assert case.observed == pytest.approx(0.00085, rel=0.05)
     assert case.predicted == pytest.approx(case.identical[0].effects[0].noise.sd, rel=0.01)
-    assert not case.is_fair
     for sentence in (
         "identical code: SLOWER in 0 of 24 verdicts (1% allowed), FASTER in 0; exit code 1 in 0 of 12 comparisons",
         "extra work: found in 32 of 32 verdicts (95% wanted)",
-        "the gate assumed 0.6 to 1.6 times what was measured in 0 of 2 cases",
         "only 2 comparisons of identical code share no process",
         "which shows with 95 % confidence: SLOWER below 52.7%, exit code 1 below 77.6%, found above 68.8%",
         "the gate keeps its promise here",
@@ -141,32 +138,16 @@ def test_nothing_in_common_is_nothing_measured():
     assert "NOT MEASURED: nothing was compared" in printed(proof)
 
 
-def test_what_is_shown_fits_and_is_also_written():
+def test_what_is_shown_fits():
     proof = proved(sides(LEVELS, share=2.0))
     table = list(proof_shown.lines(proof))
     assert table[:2] == [
-        "        slower   faster    found    planted    detects       sd  assumed   ratio",
+        "        slower   faster    found    planted    detects       sd  assumed",
         "decode/b16-fa3",
     ]
     assert table[2].split()[:5] == ["4/12", "4/12", "16/16", "+200.00", "%"]
     assert "  23.40 %  " in table[2]
     assert max(map(len, table)) <= 80
-    text = proof_shown.markdown(proof)
-    assert text.startswith(
-        "### flashinfer-perf prove: the gate does not keep its promise here\n\nidentical code: SLOWER"
-    )
-    assert "| decode/b16-fa3 | 4/12 | 4/12 | 16/16 | +200.00 % |" in text
-    document = json.loads(proof_shown.document(proof))
-    assert document["exit_code"] == 1
-    assert document["slower"]["hits"] == 4
-    [case] = document["cases"]
-    assert case["identical"] == {"SLOWER": 4, "FASTER": 4, "SAME": 4}
-    assert (case["planted"], case["judged_in"], case["noise"]) == ({"SLOWER": 16}, "time", ["placements"])
-
-
-def test_a_proof_of_nothing_knows_nothing():
-    nothing = json.loads(proof_shown.document(Proof((), Frequency())))
-    assert nothing["found"] == {"hits": 0, "tries": 0, "independent": 0, "upper": 1.0, "lower": 0.0}
 
 
 def test_a_share_of_all_is_bounded_by_all():
