@@ -1,4 +1,4 @@
-"""`--perf-resume`: an interrupted run goes on. Each run keeps a journal, from which the next one may."""
+"""`--perf-resume`: an interrupted run goes on, from the journal that each run with `--benchmark-json` keeps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPTIONS = (
         "--perf-resume",
         child=Child.NONE,
         action="store_true",
-        help="Continue the last run, if it was interrupted: keep the results of the tests that it has finished.",
+        help="Continue the run of this --benchmark-json, if it was interrupted: keep what it has finished.",
     ),
 )
 

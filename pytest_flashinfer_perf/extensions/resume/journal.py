@@ -30,15 +30,9 @@ class JournalError(FlashinferPerfError):
 
 
 def path_of(config: pytest.Config) -> Path | None:
-    """Beside the JSON, else in pytest's cache; nowhere where that is switched off or cannot be made."""
+    """Beside the JSON; a run that keeps nothing has none."""
     beside = setup.json_of(config)
-    if beside is not None:
-        return beside.with_name(f"{beside.name}.journal")
-    cache = getattr(config, "cache", None)
-    try:
-        return cache.mkdir("flashinfer-perf") / "run.journal" if cache is not None else None
-    except OSError:
-        return None
+    return beside and beside.with_name(f"{beside.name}.journal")
 
 
 class Journal:
@@ -54,10 +48,7 @@ class Journal:
             self._begin(run, place)
             fcntl.flock(self._file, fcntl.LOCK_UN)
         except OSError:
-            has_a_line = b"\n" in os.pread(self._file, 1 << 16, 0)
             self.close()
-            if not has_a_line:
-                path.unlink()
             raise
 
     def _begin(self, run: str, place: Mapping[str, Any]) -> None:

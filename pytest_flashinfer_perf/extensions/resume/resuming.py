@@ -24,7 +24,6 @@ from pytest_flashinfer_perf.api import (
     provenance,
     reports,
     run_file,
-    setup,
     stash,
     usage,
 )
@@ -62,10 +61,11 @@ def _of_main_process(config: pytest.Config) -> RunBrief:
     if not config.getoption("perf_resume") or config.option.collectonly:
         return RunBrief(uuid4().hex)
     path, notes = journal.path_of(config), config.stash[BOARD].notes
-    past = journal.read(path) if path else None
+    if path is None:
+        raise pytest.UsageError("--perf-resume: a run's journal is beside its --benchmark-json=FILE: name that file")
+    past = journal.read(path)
     if past is None:
-        where = path or "pytest's cache, which is off or cannot be written"
-        notes.append(f"--perf-resume: no journal at {where}, everything is run")
+        notes.append(f"--perf-resume: no journal at {path}, everything is run")
         return RunBrief(uuid4().hex)
     config.pluginmanager.register(Restorer(past, notes), "flashinfer-perf-restorer")
     return RunBrief(past.run, past.repeats, past.places)
@@ -77,18 +77,21 @@ def send(node: Any) -> None:
 
 def begin(config: pytest.Config) -> None:
     """Begin the journal, or go on with it; raise UsageError where it is of another run or cannot be written."""
+    path = journal.path_of(config)
+    if path is None:
+        return
     brief = brief_of(config)
     place = _place(config, config.stash[SETTINGS], config.stash[stash.DEVICE])
     changed = differences(brief.places, place)
     if changed:
         cure = "leave out --perf-resume to measure all of it here"
         raise pytest.UsageError(f"--perf-resume: the journal is not of this run, {', '.join(changed)}: {cure}")
-    written = _journal(config, brief, place)
-    if written is not None:
-        config.add_cleanup(written.close)
-        config.pluginmanager.register(Keeper(written), "flashinfer-perf-journal")
-    elif hasattr(config, "cache"):
-        _warn_of_no_journal(config)
+    try:
+        written = Journal(path, brief.run, place)
+    except OSError as error:
+        raise pytest.UsageError(str(error)) from error
+    config.add_cleanup(written.close)
+    config.pluginmanager.register(Keeper(written), "flashinfer-perf-journal")
 
 
 def _place(config: pytest.Config, settings: Settings, device: Device) -> dict[str, Any]:
@@ -111,24 +114,6 @@ def _changes(commit: Mapping[str, Any]) -> str:
         return ""
     done = subprocess.run(["git", "diff", "HEAD"], capture_output=True, check=False)  # noqa: S607
     return f" with uncommitted changes {hashlib.sha256(done.stdout).hexdigest()[:12]}"
-
-
-def _journal(config: pytest.Config, brief: RunBrief, place: Mapping[str, Any]) -> Journal | None:
-    path = journal.path_of(config)
-    try:
-        return Journal(path, brief.run, place) if path is not None else None
-    except OSError as error:
-        if setup.json_of(config) is not None:
-            raise pytest.UsageError(str(error)) from error
-        return None
-
-
-def _warn_of_no_journal(config: pytest.Config) -> None:
-    """Warn, and do not fail: a read-only folder is no reason not to measure."""
-    folder = config.rootpath / config.getini("cache_dir")
-    warning = f"--perf-resume could not go on with this run: {folder} cannot be written. With --benchmark-json it could"
-    with usage.errors_of_use(pytest.PytestWarning):
-        config.issue_config_time_warning(pytest.PytestWarning(warning), stacklevel=2)
 
 
 def differences(places: Sequence[Mapping[str, Any]], place: Mapping[str, Any]) -> list[str]:

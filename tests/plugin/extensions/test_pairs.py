@@ -40,7 +40,7 @@ SAMPLES = {
     "--perf-gate-strict": "--perf-gate=base.json --perf-gate-strict",
     "--perf-gate-allow": "--perf-gate=base.json --perf-gate-allow=library",
     "--perf-timeout": "--perf-timeout=0",
-    "--perf-resume": "--perf-resume",
+    "--perf-resume": "--perf-resume --benchmark-json=resumed.json",
     "--perf-config": "--perf-config=rules.toml",
     "--perf-api": "--perf-api",
     "--perf-record": "--perf-record",

@@ -91,7 +91,7 @@ def test_what_cannot_be_planted_is_said(pytester, text, sentence):
 def test_rows_with_planted_work_are_not_resumed_without(pytester):
     pytester.makepyfile(test_own=OWN)
     planting.write(pytester.path / "plants.json", {"test_own.py::test_own": 1e-4})
-    few = ("-k", "test_own", "--perf-iters=3", "--perf-device=cpu")
+    few = ("-k", "test_own", "--perf-iters=3", "--perf-device=cpu", "--benchmark-json=run.json")
     pytester.runpytest(*few, "--perf-plant=plants.json").assert_outcomes(passed=3)
     done = pytester.runpytest(*few, "--perf-resume")
     assert done.ret == pytest.ExitCode.USAGE_ERROR

@@ -2,7 +2,6 @@
 
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -81,11 +80,11 @@ def test_all_that_a_run_has_started_may_be_killed_at_any_time(well, workers):
 
 
 def test_without_a_journal_everything_is_run_and_elsewhere_nothing_is_kept(well):
-    few = (*QUICK[:-3], "-k", "planted and s16", "--perf-resume")
+    few = (*QUICK[:-2], "-k", "planted and s16", "--perf-resume")
     first = well.runpytest(*few)
     first.assert_outcomes(passed=1, deselected=199)
-    first.stdout.fnmatch_lines(["--perf-resume: no journal at *run.journal, everything is run"])
-    well.runpytest(*few).stdout.fnmatch_lines(["--perf-resume: 1 finished case of *run.journal not run again"])
+    first.stdout.fnmatch_lines(["--perf-resume: no journal at *run.json.journal, everything is run"])
+    well.runpytest(*few).stdout.fnmatch_lines(["--perf-resume: 1 finished case of *run.json.journal not run again"])
     elsewhere = well.runpytest(*few, "--perf-iters=4", "--perf-seed=3")
     assert elsewhere.ret == pytest.ExitCode.USAGE_ERROR
     elsewhere.stderr.fnmatch_lines(
@@ -103,7 +102,7 @@ def test_rows_of_code_that_changed_since_are_not_kept(pytester, monkeypatch):
     git = ("git", "-C", str(pytester.path), "-c", "user.name=a", "-c", "user.email=a@b")
     for words in (("init", "-q"), ("add", "test_own.py"), ("commit", "-q", "-m", "x")):
         subprocess.run([*git, *words], check=True)
-    few = ("test_own.py", "--perf-iters=3", "--perf-device=cpu", "--perf-resume", "-W", "ignore")
+    few = ("test_own.py", "--perf-iters=3", "--perf-device=cpu", "--benchmark-json=run.json", "--perf-resume")
     pytester.runpytest(*few).assert_outcomes(passed=1)
     path.write_text(own.format(16))
     changed = pytester.runpytest(*few)
@@ -129,7 +128,7 @@ def test_what_failed_at_its_end_is_run_again(pytester):
 
         def test_own(perf, ends_badly): perf.time(torch.neg, torch.ones(8))
     """)
-    few = ("--perf-iters=3", "--perf-device=cpu", "--perf-resume", "-W", "ignore")
+    few = ("--perf-iters=3", "--perf-device=cpu", "--benchmark-json=run.json", "--perf-resume", "-W", "ignore")
     for where in (("-n1",), ()):
         pytester.runpytest(*few, *where).assert_outcomes(passed=1, errors=1)
 
@@ -147,7 +146,7 @@ def test_a_wrong_answer_that_was_allowed_is_not_kept_where_it_is_not(pytester):
     pytester.makepyfile(
         "import torch\ndef test_own(perf): perf.time(torch.neg, torch.ones(8), reference=torch.ones(8))"
     )
-    few = ("--perf-iters=3", "--perf-device=cpu")
+    few = ("--perf-iters=3", "--perf-device=cpu", "--benchmark-json=run.json")
     pytester.runpytest(*few, "--perf-allow-output-mismatch").assert_outcomes(passed=1)
     done = pytester.runpytest(*few, "--perf-resume")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
@@ -167,12 +166,13 @@ def test_a_group_of_pytest_benchmark_is_kept(pytester):
         assert [row["group"] for row in rows(pytester).values()] == ["mine"]
 
 
-def test_the_journal_is_beside_the_json_or_in_the_cache(pytester):
-    assert journal.path_of(pytester.parseconfig("--benchmark-json=a/run.json")) == pytester.path / "a/run.json.journal"
-    cached = journal.path_of(pytester.parseconfigure())
-    assert cached.parent.name == "flashinfer-perf"
-    assert cached.is_relative_to(pytester.path / ".pytest_cache")
-    assert journal.path_of(pytester.parseconfigure("-p", "no:cacheprovider")) is None
+def test_a_run_without_a_file_has_no_journal(pytester):
+    pytester.makepyfile("import torch\ndef test_own(perf): perf.time(torch.neg, torch.ones(8))")
+    pytester.runpytest("--perf-iters=3", "--perf-device=cpu").assert_outcomes(passed=1)
+    assert not list(pytester.path.rglob("*.journal"))
+    done = pytester.runpytest("--perf-device=cpu", "--perf-resume")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["*--perf-resume: a run's journal is beside its --benchmark-json=FILE: name that file"])
 
 
 def report(test, outcome="passed"):
@@ -224,17 +224,6 @@ def test_what_fails_when_it_is_measured_again_is_not_finished(path):
     assert set(finished(path)) == {"b"}
 
 
-def test_a_journal_whose_first_line_has_no_room_is_not_left(tmp_path):
-    path, (least, most) = tmp_path / "run.json.journal", resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (17, most))
-    try:
-        with pytest.raises(OSError, match=str(path)):
-            Journal(path, "first", {"gpu": "H200"})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (least, most))
-    assert not path.exists()
-
-
 def test_a_journal_is_of_one_run_and_says_when_it_cannot_be_read(path):
     past = journal.read(path)
     assert (past.run, set(past.finished), past.places) == ("first", {"a", "b"}, ({"gpu": "H200"},))
@@ -278,39 +267,15 @@ def test_the_last_attempt_of_a_test_is_kept(pytester):
     assert written[0] == written[1] != {}
 
 
-# Where it cannot be written.
-
-SHOWN = ("--perf-device=cpu", "--perf-iters=3", "-W", "default::pytest.PytestWarning")
-
-
 @pytest.fixture
 def own(pytester):
     pytester.makepyfile(test_own="import torch\ndef test_own(perf): perf.time(torch.neg, torch.ones(8))\n")
     return pytester
 
 
-def test_without_a_cache_to_write_to_it_is_measured_all_the_same(own):
-    (own.path / ".pytest_cache").touch()
-    said = f"*--perf-resume could not go on with this run: {own.path / '.pytest_cache'} cannot be written.*"
-    done = own.runpytest(*SHOWN)
-    done.assert_outcomes(passed=1)
-    done.stdout.fnmatch_lines_random(["*test_own.py::test_own *", said])
-    resumed = own.runpytest(*SHOWN, "--perf-resume")
-    resumed.assert_outcomes(passed=1)
-    resumed.stdout.fnmatch_lines(["--perf-resume: no journal at pytest's cache, which is off or cannot be written, *"])
-    own.runpytest(*SHOWN[:2], "-W", "error", "-p", "no:cacheprovider").assert_outcomes(passed=1)
-
-
-def test_an_old_journal_of_somebody_else_is_no_reason_not_to_measure(own):
-    (own.path / ".pytest_cache" / "d" / "flashinfer-perf" / "run.journal").mkdir(parents=True)
-    done = own.runpytest(*SHOWN, "-n1")
-    done.assert_outcomes(passed=1)
-    done.stdout.fnmatch_lines(["*--perf-resume could not go on with this run: *.pytest_cache cannot be written.*"])
-
-
 def test_junit_shows_the_numbers_of_a_test_that_is_not_run_again(own):
     shown = []
     for again in ((), ("--perf-resume",)):
-        own.runpytest(*SHOWN[:2], "--benchmark-json=b.json", "--junitxml=run.xml", *again)
+        own.runpytest("--perf-device=cpu", "--perf-iters=3", "--benchmark-json=b.json", "--junitxml=run.xml", *again)
         shown.append([dict(one.items()) for one in ET.parse(own.path / "run.xml").getroot().iter("property")])
     assert shown[0] == shown[1] != []
