@@ -176,12 +176,6 @@ class FlagLine(NamedTuple):
     general: argparse.Namespace
 
     @property
-    def arguments(self) -> argparse.Namespace:
-        """All flags as they are understood, in the form in which upstream's script prints them."""
-        params = {f.spellings[0]: getattr(self.shape.params, f.name) for f in fields_of(self.routine.params)}
-        return argparse.Namespace(**{**vars(self.general), **params})
-
-    @property
     def usual(self) -> list[str]:
         """The backends that are measured where the line names none."""
         return [name for name in self.routine.backends if name != STAND_IN]

@@ -61,7 +61,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Fits into the terminal's width; lines of descriptions and examples stay lines, or go on in the next one."""
+    """Fits into the terminal's width; lines of examples stay lines, or go on in the next one."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002 - argparse's
         return "\n".join(
@@ -97,7 +97,7 @@ def parser_of(command: str, description: str, example: str, usage: str = "") -> 
     return argparse.ArgumentParser(
         f"flashinfer-perf {command}",
         usage=f"flashinfer-perf {command} {usage}" if usage else None,
-        description=description,
+        description=" ".join(description.split()),
         epilog=example,
         formatter_class=HelpFormatter,
     )

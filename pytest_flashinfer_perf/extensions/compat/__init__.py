@@ -15,9 +15,9 @@ import pytest
 from pytest_flashinfer_perf.api import Option, option, options
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.extensions.compat.functions import bench_gpu_time, do_bench, run_bench
+    from pytest_flashinfer_perf.extensions.compat.functions import bench_gpu_time, do_bench
 
-__all__ = ["bench_gpu_time", "do_bench", "run_bench"]
+__all__ = ["bench_gpu_time", "do_bench"]
 
 
 def __getattr__(name: str) -> Any:

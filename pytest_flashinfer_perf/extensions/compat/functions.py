@@ -1,4 +1,4 @@
-"""`bench_gpu_time`, `do_bench` and `run_bench`: FlashInfer's, Triton's and sglang's functions, with our measurement.
+"""`bench_gpu_time` and `do_bench`: FlashInfer's and Triton's functions, with our measurement.
 
 A program changes the line that imports them. Signatures and what is returned are theirs; how a call is timed is ours:
 by CUPTI where it is, at several places in memory, with a cold L2. They have no argument for a reference, so no answer
@@ -36,7 +36,7 @@ from pytest_flashinfer_perf.engine.measure import TimeCalls, alone, measure_call
 from pytest_flashinfer_perf.extensions.compat import recorded_program
 from pytest_flashinfer_perf.spec.nested import tensors
 
-__all__ = ["bench_gpu_time", "do_bench", "run_bench"]
+__all__ = ["bench_gpu_time", "do_bench"]
 
 TRIAL = 5  # calls, to know how many fit into a time
 SUMMARIES: dict[str, Callable[[list[float]], float | list[float]]] = {
@@ -114,10 +114,16 @@ def bench_gpu_time(  # noqa: PLR0913, PLR0917 - the signature is FlashInfer's
     input_kwargs: Mapping[str, Any] | None = None,
     cold_l2_cache: bool = True,
     aggregate_op: Callable[..., Any] = max,
-) -> list[float]:
+    *,
+    args: tuple[Any, ...] | None = None,
+    num_iters: int | None = None,
+    rotate_buffers: bool | None = None,
+) -> list[float] | tuple[float, float]:
     """The milliseconds of each timed call, as `flashinfer.testing.bench_gpu_time` returns them.
 
-    Without `repeat_iters` calls are timed until the median is known, for at most `repeat_time_ms`.
+    Without `repeat_iters` calls are timed until the median is known, for at most `repeat_time_ms`. FlashInfer's guide
+    has `args`, `num_iters` and `rotate_buffers` for `input_args`, `repeat_iters` and `cold_l2_cache`: a call with one
+    of these gets what the guide's programs unpack, the median and the standard deviation.
     """
     _refuse(
         l2_flush_size_mb=l2_flush_size_mb is not None,
@@ -126,9 +132,13 @@ def bench_gpu_time(  # noqa: PLR0913, PLR0917 - the signature is FlashInfer's
         num_iters_within_graph=num_iters_within_graph != 10,
         aggregate_op=aggregate_op is not max,
     )
-    call = CallSpec(fn, tuple(input_args), dict(input_kwargs or {}))
-    how = {"cold_l2": "rotate" if (cold_l2_cache if l2_flush is None else l2_flush) else "none", "iters": repeat_iters}
-    return _milliseconds(call, dry_run_iters, dry_run_time_ms, repeat_time_ms, use_cuda_graph=use_cuda_graph, **how)
+    call = CallSpec(fn, tuple(input_args if args is None else args), dict(input_kwargs or {}))
+    is_cold = next(one for one in (rotate_buffers, l2_flush, cold_l2_cache) if one is not None)
+    iters = repeat_iters if num_iters is None else num_iters
+    how = {"cold_l2": "rotate" if is_cold else "none", "iters": iters}
+    times = _milliseconds(call, dry_run_iters, dry_run_time_ms, repeat_time_ms, use_cuda_graph=use_cuda_graph, **how)
+    by_guide = any(one is not None for one in (args, num_iters, rotate_buffers))
+    return (statistics.median(times), statistics.pstdev(times)) if by_guide else times
 
 
 def do_bench(  # noqa: PLR0913, PLR0917 - the signature is Triton's
@@ -146,20 +156,9 @@ def do_bench(  # noqa: PLR0913, PLR0917 - the signature is Triton's
     times = _milliseconds(CallSpec(call), None, warmup, rep, use_cuda_graph=False)
     if quantiles is None:
         return SUMMARIES[return_mode](times)
-    found = [_quantile(times, share) for share in quantiles]
+    shares = torch.tensor(quantiles, dtype=torch.float64)
+    found: list[float] = torch.tensor(times, dtype=torch.float64).quantile(shares).tolist()
     return found[0] if len(found) == 1 else found
-
-
-def run_bench(
-    fn: Callable[[], object],
-    use_cuda_graph: bool = True,
-    quantiles: Sequence[float] | None = (0.5, 0.2, 0.8),
-    warmup_ms: float = 25,
-    rep_ms: float = 100,
-) -> tuple[float, ...]:
-    """Milliseconds: those quantiles, or the median alone, as `sglang.benchmark.bench_utils.run_bench` returns them."""
-    times = _milliseconds(CallSpec(fn), None, warmup_ms, rep_ms, use_cuda_graph=use_cuda_graph)
-    return tuple(_quantile(times, share) for share in ((0.5,) if quantiles is None else quantiles))
 
 
 def _milliseconds(
@@ -223,13 +222,3 @@ def _without_gradients(fn: Callable[[], object], of: Sequence[Tensor]) -> object
     for tensor in of:
         tensor.grad = None
     return fn()
-
-
-def _quantile(times: Sequence[float], share: float) -> float:
-    """By linear interpolation between the two nearest, as numpy and Triton have it."""
-    if not 0 <= share <= 1:
-        raise CompatError(f"a quantile is between 0 and 1, got {share}")
-    ordered = sorted(times)
-    below, part = divmod(share * (len(ordered) - 1), 1)
-    lower, upper = ordered[int(below)], ordered[min(int(below) + 1, len(ordered) - 1)]
-    return lower + part * (upper - lower)

@@ -26,10 +26,7 @@ from pytest_flashinfer_perf.spec import flags
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Perf
 
-NO_CALL = (
-    "made no call of bench_gpu_time, do_bench or run_bench of pytest_flashinfer_perf.extensions.compat: import them "
-    "from it"
-)
+NO_CALL = "made no call of bench_gpu_time or do_bench of pytest_flashinfer_perf.extensions.compat: import them from it"
 ONE_PROCESS = "--perf-record runs each program once, from this process: leave out -n and --perf-devices"
 ONLY_TIMED = "--perf-record times calls, which have no shapes to search and no reference: leave out the other option"
 OF = "-of-"
@@ -73,10 +70,10 @@ class ProgramFile(pytest.File):
         again = flags.join(["pytest", "--perf-record", str(self.path)])
 
         def evaluate(_once: bool, device: Device) -> tuple[Measurement, Callable[[Row], Row], Mapping[str, Any]]:
-            if call.timing is None:
+            if call.measured is None:
                 pytest.fail(f"line {call.line}: {call.failure}", pytrace=False)
-            measured = call.measured(call.timing, device, self.config.stash[SETTINGS].checking)
-            return measured, lambda row: row, {"line": call.line}
+            checking = self.config.stash[SETTINGS].checking
+            return replace(call.measured, device=device, checking=checking), lambda row: row, {"line": call.line}
 
         def recorded(perf: Perf) -> None:
             perf.evaluated(evaluate, again)

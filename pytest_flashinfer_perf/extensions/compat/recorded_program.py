@@ -7,7 +7,6 @@ adds a `ProgramCall` for each call, also for one that fails. What the program se
 from __future__ import annotations
 
 import functools
-import json
 import os
 import pickle
 import subprocess
@@ -20,19 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pytest_flashinfer_perf.api import (
-    Checking,
-    Device,
-    FlashinferPerfError,
-    Measurement,
-    Measuring,
-    Settings,
-    child_process,
-    fields,
-    formatting,
-)
-from pytest_flashinfer_perf.api import timing as core_timing
-from pytest_flashinfer_perf.rows.parts import Parts
+from pytest_flashinfer_perf.api import FlashinferPerfError, Measurement, Measuring, Settings, child_process, formatting
 
 FOLDER = "FLASHINFER_PERF_PROGRAM"
 HOW, CALLS, OUTPUT = "how", "calls", "output"  # files of the folder
@@ -45,25 +32,11 @@ class ProgramError(FlashinferPerfError):
 
 @dataclass(frozen=True)
 class ProgramCall:
-    """A line of JSON: what a call took, or how it failed."""
+    """What a call measured, or how it failed."""
 
     line: int  # of the program; 0 in a thread that another file started
-    timing: core_timing.Timing | None = None
-    flops_dtype: str | None = None
-    peak_memory_bytes: int | None = None
-    planted: float = 0.0
+    measured: Measurement | None = None
     failure: str = ""
-
-    def measured(self, timing: core_timing.Timing, device: Device, checking: Checking) -> Measurement:
-        parts = Parts.from_json(timing.seen.parts, f"line {self.line}")  # which are JSON as they came
-        return Measurement(
-            timing=replace(timing, seen=replace(timing.seen, parts=parts)),
-            device=device,
-            flops_dtype=self.flops_dtype,
-            checking=checking,
-            peak_memory_bytes=self.peak_memory_bytes,
-            planted=self.planted,
-        )
 
 
 @dataclass
@@ -81,8 +54,8 @@ class Instructions:
         test = f"{self.test}[{self.number}]"
         how = self.settings.of_test(test, self.settings.measuring.changed_by(asked), once=self.once)
         seen = call(how, self.device, test)
-        timing = replace(seen.timing, seen=replace(seen.timing.seen, traced={}))  # which observers have looked at
-        _add(ProgramCall(_line(), timing, seen.flops_dtype, seen.peak_memory_bytes, seen.planted))
+        untraced = replace(seen.timing.seen, traced={})  # observers have looked at that here
+        _add(ProgramCall(_line(), replace(seen, timing=replace(seen.timing, seen=untraced))))
         return seen
 
 
@@ -120,7 +93,7 @@ def _refuse_child(asked: Instructions) -> None:
 
 def _add(call: ProgramCall) -> None:
     with (Path(os.environ[FOLDER]) / CALLS).open("ab", buffering=0) as file:
-        file.write(json.dumps(fields.written(call)).encode() + b"\n")
+        file.write(pickle.dumps(call))
 
 
 def _line() -> int:
@@ -160,21 +133,23 @@ def ran(path: Path, how: Instructions, folder: Path, seconds: float) -> list[Pro
 
 
 def _status(process: subprocess.Popen[bytes], calls: Path, seconds: float) -> int:
-    """Waits in a thread, not by looking again and again, which would disturb what is measured."""
-    waiting, seen = threading.Thread(target=process.wait, daemon=True), -1
-    waiting.start()
-    waiting.join(seconds or None)
-    while waiting.is_alive():
-        if (size := calls.stat().st_size) == seen:
-            raise ProgramError(f"no call ended within {seconds:g} s (--perf-timeout)")
-        seen = size
-        waiting.join(seconds)
-    return process.wait()
+    """The exit status, unless no call has ended for so long."""
+    seen = -1
+    while True:
+        try:
+            return process.wait(seconds or None)
+        except subprocess.TimeoutExpired:  # noqa: PERF203
+            if (size := calls.stat().st_size) == seen:
+                raise ProgramError(f"no call ended within {seconds:g} s (--perf-timeout)") from None
+            seen = size
 
 
-def _read(calls: Path, program: Path) -> list[ProgramCall]:
-    try:
-        lines = calls.read_text(encoding="utf-8").splitlines()
-        return [fields.read(ProgramCall, fields.parsed(line), f"call {nth}") for nth, line in enumerate(lines, start=1)]
-    except (OSError, ValueError, RecursionError, fields.FieldError) as error:
-        raise ProgramError(f"{program} wrote into the file of its calls, which is not its own: {error}") from error
+def _read(path: Path, program: Path) -> list[ProgramCall]:
+    calls: list[ProgramCall] = []
+    with path.open("rb") as file:
+        try:
+            while file.peek():
+                calls.append(pickle.load(file))  # noqa: S301 - the program that the user has named wrote it
+        except Exception as error:
+            raise ProgramError(f"{program} wrote into the file of its calls, which is not its own: {error}") from error
+    return calls

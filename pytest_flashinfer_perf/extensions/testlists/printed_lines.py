@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 from collections.abc import Iterator
 from typing import Any
@@ -10,8 +11,11 @@ import pytest
 
 from pytest_flashinfer_perf.api import SETTINGS, Entry, Row, lines, printing, provenance, reports, run_file, stash
 from pytest_flashinfer_perf.extensions.testlists import testlist
+from pytest_flashinfer_perf.spec.case import FlagLine
+from pytest_flashinfer_perf.spec.params import fields_of
 
 WIDTH = 15
+COUNTS = {"num_iters": 30, "dry_run_iters": 5}
 DECODE = {"avg_actual_seq_len": "seq len"}
 PREFILL = {"avg_actual_seq_len": "qo seq len", "avg_actual_kv_len": "kv seq len"}
 
@@ -47,7 +51,7 @@ class UpstreamLines:
         entry = self._entries.get(known.identity.case) if known else None
         if entry is not None:
             if entry.text != self._line and entry.parsed is not None and entry.parsed.general.verbose:
-                yield f"[INFO] args = {entry.parsed.arguments}"  # of the line, before the first of its cases
+                yield f"[INFO] args = {_arguments(entry.parsed)}"  # of the line, before the first of its cases
             self._line = entry.text
         if carried.row:
             yield from self._measured(carried.row)
@@ -72,6 +76,13 @@ class UpstreamLines:
             yield from _about(row, row.setup.verbose)
         self._shape = shape
         yield performance(row)
+
+
+def _arguments(line: FlagLine) -> argparse.Namespace:
+    """All flags as they are understood, in the form in which the script prints them; its counts where none is given."""
+    general = {name: COUNTS.get(name) if value is None else value for name, value in vars(line.general).items()}
+    params = {f.spellings[0]: getattr(line.shape.params, f.name) for f in fields_of(line.routine.params)}
+    return argparse.Namespace(**{**general, **params})
 
 
 def _about(row: Row, verbose: int) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import itertools
 import re
 import shlex
 import subprocess
@@ -94,6 +95,14 @@ def test_help_of_a_subcommand_has_an_example_that_it_takes(name, pytestconfig):
         words = shlex.split(line.partition(">")[0])
         assert words[:2] == ["flashinfer-perf", name]
         verify(words, pytestconfig)
+
+
+@pytest.mark.parametrize("name", [*cli.OF_PYTEST, *all_commands()])
+def test_help_of_a_subcommand_fills_its_lines(name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "72")
+    description = help_of(name).split("\n\n")[1].splitlines()
+    for line, following in itertools.pairwise(description):
+        assert len(f"{line} {following.split()[0]}") > 70, line
 
 
 def test_the_gates_commands_are_parsed():

@@ -44,7 +44,7 @@ def test_the_kernel_of_ones_own_is_measured_and_checked(session):
 
 @pytest.mark.filterwarnings("ignore:pytest_flashinfer_perf.extensions.compat")
 @pytest.mark.parametrize(
-    ("page", "nth", "printed"), [(README, 1, r".+ us by wall, .+ TB/s"), (OWN, 1, "20 none"), (OWN, 2, "20 True 3")]
+    ("page", "nth", "printed"), [(README, 1, r".+ us by wall, .+ TB/s"), (OWN, 1, "20 none"), (OWN, 2, "20 True True")]
 )
 def test_a_script_of_the_documents_runs(capsys, page, nth, printed):
     exec(compile(blocks(page, "python")[nth], page.name, "exec"), {})

@@ -161,7 +161,7 @@ API = f"{PACKAGE}.api"
 STILL_INTERNAL = {
     "apis": {"machine.another_process", "plugin"},
     "bisect": {"gate.confirmation", "gate.judge"},
-    "compat": {"engine.call", "engine.measure", "loading", "rows.parts"},
+    "compat": {"engine.call", "engine.measure", "loading"},
     "doctor": {"engine.peaks", "machine.implementations", "machine.nvrtc"},
     "host": {"engine.tracebacks", "machine.load"},
     "many": {"machine.another_process", "rows.row", "session.case_endings"},

@@ -19,13 +19,12 @@ from pytest_flashinfer_perf.engine.cupti import Trace
 from pytest_flashinfer_perf.engine.instruments import INSTRUMENTS, InstrumentError
 from pytest_flashinfer_perf.engine.placements import PlacedSamples
 from pytest_flashinfer_perf.engine.timing import Observations, Timing
-from pytest_flashinfer_perf.extensions.compat import bench_gpu_time, do_bench, run_bench
+from pytest_flashinfer_perf.extensions.compat import bench_gpu_time, do_bench
 from pytest_flashinfer_perf.extensions.compat import functions as compat
 from pytest_flashinfer_perf.extensions.compat.functions import CompatError
 
-# triton 3.9's, and sglang's of python/sglang/benchmark/bench_utils.py; neither is installed here.
+# triton 3.9's, which is not installed here.
 DO_BENCH = "def do_bench(fn, warmup=25, rep=100, grad_to_none=None, quantiles=None, return_mode='mean'): ..."
-RUN_BENCH = "def run_bench(fn, use_cuda_graph=True, quantiles=(0.5, 0.2, 0.8), warmup_ms=25, rep_ms=100): ..."
 BY_CLOCK = "measured by the host's clock, there is no GPU here"
 ON_CPU = pytest.mark.filterwarnings("ignore:pytest_flashinfer_perf.extensions.compat")
 
@@ -44,7 +43,7 @@ def parameters(source, name):
 
 
 def test_the_parameters_are_those_of_the_other_project():
-    for name, source in (("bench_gpu_time", of_flashinfer()), ("do_bench", DO_BENCH), ("run_bench", RUN_BENCH)):
+    for name, source in (("bench_gpu_time", of_flashinfer()), ("do_bench", DO_BENCH)):
         assert parameters(inspect.getsource(compat), name) == parameters(source, name)
 
 
@@ -75,9 +74,6 @@ def test_summaries_are_those_of_numpy_in_milliseconds(seconds, shares):
         found = do_bench(int, quantiles=shares)
         assert isinstance(found, list) == (len(shares) > 1)
         assert np.allclose(found, expected, rtol=1e-12)
-        assert np.allclose(run_bench(int, quantiles=shares), expected, rtol=1e-12)
-        assert np.allclose(run_bench(int), np.quantile(times, [0.5, 0.2, 0.8]), rtol=1e-12)
-        assert np.allclose(run_bench(int, quantiles=None), [np.median(times)], rtol=1e-12)
         assert bench_gpu_time(int, dry_run_iters=1) == do_bench(int, return_mode="all") == times
         assert do_bench(int) == statistics.mean(times)
         for mode in ("min", "max", "median"):
@@ -91,6 +87,8 @@ def test_summaries_are_those_of_numpy_in_milliseconds(seconds, shares):
         ({"repeat_iters": 30, "dry_run_iters": 5}, {"iters": 30, "warmup": 5}),
         ({"cold_l2_cache": False, "repeat_time_ms": 500}, {"cold_l2": "none", "max_time": 0.5}),
         ({"l2_flush": False}, {"cold_l2": "none"}),
+        ({"num_iters": 30, "dry_run_iters": 5, "enable_cupti": True}, {"iters": 30, "warmup": 5, "cold_l2": "rotate"}),
+        ({"rotate_buffers": False}, {"cold_l2": "none"}),
     ],
     ids=str,
 )
@@ -98,6 +96,13 @@ def test_arguments_say_how_calls_are_timed(given, asked):
     with compat.timed_by(Asked(1.0)), compat.timed_by(seen := Asked(1.0)):
         bench_gpu_time(int, **given)
     assert asked.items() <= seen.measuring.items()
+
+
+def test_a_program_of_flashinfers_guide_gets_the_median_and_the_deviation():
+    with compat.timed_by(seen := Asked(1e-3, 2e-3, 4e-3)):
+        median, deviation = bench_gpu_time(torch.neg, args=(2,), enable_cupti=True, num_iters=3, dry_run_iters=5)
+    assert (median, deviation) == (2.0, pytest.approx(np.std([1.0, 2.0, 4.0])))
+    assert seen.call.args == (2,)
 
 
 def test_a_call_with_arguments_on_the_host_alone_is_one_of_the_gpu(monkeypatch):
@@ -137,7 +142,6 @@ def test_a_time_to_warm_up_is_the_calls_that_fit(milliseconds, calls, monkeypatc
         (bench_gpu_time, {"num_iters_within_graph": 20}, "by itself"),
         (bench_gpu_time, {"aggregate_op": min}, "perf_ranks"),
         (do_bench, {"return_mode": "average"}, "return_mode is one of min, .*, got 'average'"),
-        (do_bench, {"quantiles": [1.5]}, r"a quantile is between 0 and 1, got 1\.5"),
     ],
 )
 def test_what_means_nothing_here_is_refused_with_the_reason(function, given, why):
@@ -146,7 +150,7 @@ def test_what_means_nothing_here_is_refused_with_the_reason(function, given, why
         function(int, **given)
 
 
-@pytest.mark.parametrize("function", [bench_gpu_time, do_bench, run_bench])
+@pytest.mark.parametrize("function", [bench_gpu_time, do_bench])
 def test_one_of_several_processes_is_told_what_times_them_together(monkeypatch, function):
     """Each would make as many calls as fit into its own time, and a collective of fewer ranks has no end."""
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
@@ -161,8 +165,7 @@ def test_on_a_cpu_a_call_is_timed_by_the_hosts_clock_and_that_is_said_at_its_lin
         warnings.simplefilter("always")
         times = bench_gpu_time(lambda x, by: seen.append(x * by), 2, 7, input_args=(x,), input_kwargs={"by": 2})
         do_bench(x.neg, warmup=1, rep=1)
-        run_bench(x.neg, warmup_ms=1, rep_ms=1)
-    assert [(str(one.message).partition(": ")[2], one.filename) for one in said] == [(BY_CLOCK, __file__)] * 3
+    assert [(str(one.message).partition(": ")[2], one.filename) for one in said] == [(BY_CLOCK, __file__)] * 2
     assert times == pytest.approx([1.0, 1.001, 0.999] * 2 + [1.0])
     assert len(seen) >= 9
     assert all(torch.equal(one, 2 * x) for one in seen)

@@ -80,6 +80,7 @@ def test_a_command_of_the_documents_runs_as_it_stands_with_each_backend_on_the_g
 
 LINES = r"""
 ^\[INFO\] args = Namespace\(routine='bmm_fp8', backends=\['torch', 'cudnn'\], random_seed=42, .* m=4, n=16, k=16, .*\)$
+^\[INFO\] args = .* num_iters=3, dry_run_iters=5, verbose=2, .*\)$
 ^\[INFO\] Running testBmmFp8$
 ^\[INFO\] FlashInfer version:\ .
 ^\[VVERBOSE\] gpu_name = '.+'$
