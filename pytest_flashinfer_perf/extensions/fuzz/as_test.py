@@ -19,7 +19,6 @@ from pytest_flashinfer_perf.api import (
     FlashinferPerfError,
     Settings,
     capability,
-    file_io,
     lines,
     one_case,
     printing,
@@ -72,11 +71,9 @@ def search(asked: Search, item: pytest.Item, settings: Settings, device: Device)
         except (ChildError, NothingLaunchedError, ParamError) as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
     versions = {"device": device.name, **provenance.versions()}
-    folder = fuzzing.findings
     described = (_described(item, *example, versions, steady=steady) for example in search_run.findings.values())
-    made = [(finding, finding.write(folder)) for finding in described]
-    report = search_run.report({finding.kind: path for finding, path in made}, {"versions": versions})
-    file_io.write_json(folder / f"search-{asked.routine.name}-{asked.backend_name}.json", report)
+    made = [(finding, finding.write(fuzzing.findings)) for finding in described]
+    report = search_run.report({finding.kind: path for finding, path in made})
     item.stash[stash.PARTS] = {NAME: report}
     if made:
         messages = ["\n".join((*finding.lines, f"pytest {path}")) for finding, path in made]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,8 +24,6 @@ class Finding:
     sentence: str
     case: str
     line: list[str]
-    module: str
-    example: str
     pytest: str
     upstream: str | None
     log: str
@@ -37,8 +35,6 @@ class Finding:
         unsteady = "" if self.steady else ", not every time"
         return [
             f"{self.kind}{unsteady}: {self.sentence}",
-            f"from {self.module}",
-            self.example,
             self.pytest,
             *([self.upstream] if self.upstream else []),
             *(f"  | {line}" for line in self.log.splitlines()),
@@ -55,16 +51,11 @@ class Finding:
 def describe(
     case: Case, outcome: Outcome, versions: Mapping[str, Any], *, steady: bool, upstream: str | None = None
 ) -> Finding:
-    params, known = case.params, type(case.params)
-    values = [(field, getattr(params, field.name)) for field in fields(params)]
-    given = (f"{field.name}={value!r}" for field, value in values if value != field.default)
     return Finding(
         kind=outcome.kind,
         sentence=outcome.sentence,
         case=f"{case.routine.name}/{case.id}",
         line=case.words,
-        module=f"{known.__module__} import {known.__qualname__}",
-        example=f"@example({known.__name__}({', '.join(given)}), {case.seed})",
         pytest=flags.join(["pytest", "--perf-fuzz", f"--perf-case={flags.join(case.words)}"]),
         upstream=upstream,
         log=outcome.log,
@@ -94,7 +85,6 @@ class Outcome:
 
     kind: Kind
     sentence: str = ""
-    sampled: bool = False
     log: str = ""
 
     @property

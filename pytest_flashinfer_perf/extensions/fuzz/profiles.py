@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 
 from pytest_flashinfer_perf.extensions.fuzz.asked import PROFILES
 
@@ -10,10 +10,7 @@ DEFAULT, CI, NIGHTLY = PROFILES
 
 
 def register() -> None:
-    """Register the profiles: no deadline, since the first use of a kernel compiles it, and no health checks.
-
-    The phase `explain` would launch as many examples again as shrinking does.
-    """
+    """Register the profiles: no deadline, since the first use of a kernel compiles it, and no health checks."""
     usual = settings.get_profile("default")
     settings.register_profile(
         DEFAULT,
@@ -22,7 +19,6 @@ def register() -> None:
         derandomize=False,
         deadline=None,
         print_blob=False,
-        phases=[phase for phase in Phase if phase is not Phase.explain],
         suppress_health_check=tuple(HealthCheck),
     )
     searching = settings.get_profile(DEFAULT)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky, Unsatisfiable
 
 from pytest_flashinfer_perf import strategies_for
-from pytest_flashinfer_perf.api import Device, FlashinferPerfError, Settings, file_io, lines, one_case
+from pytest_flashinfer_perf.api import Device, FlashinferPerfError, Settings, one_case
 from pytest_flashinfer_perf.extensions.fuzz import profiles
 from pytest_flashinfer_perf.extensions.fuzz.asked import Fuzzing
 from pytest_flashinfer_perf.extensions.fuzz.child import ExampleRunner
@@ -90,8 +89,6 @@ class SearchRun:
         self._search, self._fuzzing, self._device, self._child = search, fuzzing, device, child
         self._quarantine = settings.quarantine
         self._started = monotonic()
-        name = f"running-{search.routine.name}-{search.backend_name}.json"
-        self._running = fuzzing.findings / name
         self._profile = profiles.chosen()
         smoke = search.routine.tiers.get("smoke", tuple)()
         self._least = min((search.routine.footprint(shape.params) for shape in smoke), default=0)
@@ -107,22 +104,19 @@ class SearchRun:
             if not self.findings:
                 raise
             return not isinstance(error, Flaky)
-        finally:
-            self._running.unlink(missing_ok=True)
         if not self.tally.checked:
             raise NothingLaunchedError(self._why_not())
         return True
 
-    def report(self, files: Mapping[str, Path], versions: Mapping[str, Any]) -> dict[str, Any]:
-        seconds = max(monotonic() - self._started, 1e-9)
+    def report(self, files: Mapping[str, Path]) -> dict[str, Any]:
+        """A row of the table."""
         return {
             **self._search.marks,
             "wanted": self._profile.max_examples,
-            "flags": list(self._fuzzing.flags),
+            "checked": self.tally.checked,
+            **{name: dict(getattr(self.tally, name)) for name in ("skipped", "refused", "quarantined")},
             "stopped": self.stopped,
             "findings": {kind: str(path) for kind, path in files.items()},
-            **self.tally.as_json(seconds),
-            **versions,
         }
 
     def _property(self) -> Callable[[], None]:
@@ -132,11 +126,7 @@ class SearchRun:
         # Part of what hypothesis keys its database by: each search has examples of its own.
         holds.__name__ = f"{self._search.routine.name}_{self._search.backend_name}".replace("-", "_")
         drawn = hypothesis.given(params=self._params(), seed=SEEDS)(holds)
-        if self._running.is_file():  # what an interrupted search had launched last is tried first
-            line = json.loads(self._running.read_text())["line"]
-            routines = {**all_routines(), self._search.routine.name: self._search.routine}
-            (before,) = lines.cases_of(line, routines)
-            drawn = hypothesis.example(params=before.params, seed=before.seed)(drawn)
+        # The phase `explain` would launch as many examples again as shrinking does.
         phases = [phase for phase in self._profile.phases if phase is not Phase.explain]
         run: Callable[[], None] = hypothesis.settings(self._profile, phases=phases)(drawn)
         return run
@@ -167,9 +157,8 @@ class SearchRun:
         if self._fuzzing.seconds is not None and spent > self._fuzzing.seconds and not self.findings:
             self.stopped = True
             raise SkipTest("time is up")  # ends all examples of hypothesis
-        file_io.write_whole(self._running, json.dumps({"line": case.words}))
         outcome = self._child.attempt(case.words)
-        self.tally.add(case, outcome)
+        self.tally.add(outcome)
         if outcome.kind in ("skipped", "refused"):
             hypothesis.reject()
         if outcome.is_finding:
@@ -186,35 +175,14 @@ class SearchRun:
 
 @dataclass
 class Tally:
-    """How many examples were launched and right, and the reasons why others were skipped or refused.
+    """How many examples were right, and the reasons why others were skipped or refused."""
 
-    `drawn` counts for each field how often each value was launched and checked.
-    """
-
-    launched: int = 0
     checked: int = 0
-    sampled: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     quarantined: Counter[str] = field(default_factory=Counter)
-    drawn: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
-    def add(self, case: Case, outcome: Outcome) -> None:
-        if outcome.kind == "skipped":
-            self.skipped[outcome.sentence] += 1
-            return
-        self.launched += 1
-        if outcome.kind == "refused":
-            self.refused[outcome.sentence] += 1
-        if outcome.kind == "right":
-            self.checked += 1
-            self.sampled += outcome.sampled
-            for name, value in case.params.as_dict().items():
-                self.drawn[name][str(value)] += 1
-
-    def as_json(self, seconds: float) -> dict[str, Any]:
-        counted = {name: dict(getattr(self, name).most_common()) for name in ("skipped", "refused", "quarantined")}
-        drawn = {name: dict(values.most_common()) for name, values in self.drawn.items()}
-        numbers = {name: getattr(self, name) for name in ("launched", "checked", "sampled")}
-        rate = {"seconds": round(seconds, 3), "examples_per_minute": round(60 * self.launched / seconds, 1)}
-        return {**numbers, **rate, **counted, "drawn": drawn}
+    def add(self, outcome: Outcome) -> None:
+        self.checked += outcome.kind == "right"
+        if outcome.kind in ("skipped", "refused"):
+            (self.skipped if outcome.kind == "skipped" else self.refused)[outcome.sentence] += 1

@@ -10,7 +10,7 @@ from pytest_flashinfer_perf.api import formatting
 
 Report = Mapping[str, Any]
 
-HEADINGS = f"{'':<28}{'checked':>9}{'sampled':>8}{'refused':>8}{'skipped':>8}{'quar.':>6}{'found':>6}{'/min':>7}"
+HEADINGS = f"{'':<28}{'checked':>9}{'refused':>8}{'skipped':>8}{'quar.':>6}{'found':>6}"
 REASONS = {
     "refused": "refused by the library, although the capability check passed",
     "quarantined": "never launched, by the settings file",
@@ -26,9 +26,9 @@ def lines(reports: Sequence[Report]) -> Iterator[str]:
         for report in of_one:
             wanted, found = f"{report['checked']}/{report['wanted']}", len(report["findings"])
             refused, skipped, left = (sum(report[name].values()) for name in ("refused", "skipped", "quarantined"))
-            numbers = f"{wanted:>9}{report['sampled']:>8}{refused:>8}{skipped:>8}{left:>6}{found:>6}"
+            numbers = f"{wanted:>9}{refused:>8}{skipped:>8}{left:>6}{found:>6}"
             stopped = " out of time" if report["stopped"] else ""
-            yield f"  {report['backend']:<26}{numbers}{report['examples_per_minute']:>7.0f}{stopped}"
+            yield f"  {report['backend']:<26}{numbers}{stopped}"
     for name, heading in REASONS.items():
         total = sum((Counter(report[name]) for report in reports), Counter[str]())
         if total:

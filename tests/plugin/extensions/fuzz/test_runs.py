@@ -1,7 +1,5 @@
 """Searches as pytest's user meets them: the table, the lines to paste, the finding's file, the settings file."""
 
-import json
-
 import pytest
 from hypothesis import settings as hypothesis_settings
 
@@ -51,17 +49,12 @@ def test_a_crash_is_told_kept_and_seen_again(search):
     assert (done.code, done.outcomes) == (pytest.ExitCode.TESTS_FAILED, {"passed": 1, "failed": 1, "skipped": 1})
     done.says(
         "crashed: the process was ended by SIGABRT",
-        "from pytest_flashinfer_perf.routines.gemm.mm_bf16 import MmBf16",
-        "@example(MmBf16(m=45, n=1, k=1), 0)",
         "pytest --perf-fuzz '--perf-case=--routine mm_bf16 --backends planted --m 45 --n 1 --k 1 --random_seed 0'",
         "mm_bf16: shapes searched",
-        "  torch *25/25 * 0   * 0 *",
+        "  torch *25/25 * 0   * 0",
         "  planted */25 * 1 *",
     )
     [finding] = (done.folder / "found").glob("mm_bf16-*-crashed-*.json")
-    statistics = json.loads((done.folder / "found" / "search-mm_bf16-torch.json").read_text())
-    assert statistics["checked"] == sum(statistics["drawn"]["m"].values()) == 25
-    assert statistics["versions"]["torch"]
     again = search(str(finding))
     assert again.outcomes == {"failed": 1}
     again.says("crashed: the process was ended by SIGABRT")
