@@ -9,7 +9,8 @@ import functools
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -24,9 +25,10 @@ from pytest_flashinfer_perf.rows import scatter
 
 CALLS = 10  # of each placement
 MOST_CALLS, SHORT_S = 30, 1e-3  # of calls so short that this many take no longer than that
-HOLDS = (2, 4)  # how long the queue is held, in units of the time that it takes to fill it
-LONGEST_HOLD_NS = 100_000_000
-ALL_CALLS = (1 + len(HOLDS)) * MOST_CALLS
+# The queue is held until all calls are in it, or for this many times as long as that should take: a call that waits for
+# the GPU would wait for ever.
+PATIENCE, SHORTEST_HOLD_NS, LONGEST_HOLD_NS = 4, 1_000_000, 100_000_000
+ALL_CALLS = 1 + MOST_CALLS
 
 SOURCE = r"""
 __device__ unsigned long long now() {
@@ -41,8 +43,8 @@ extern "C" __global__ void stamp(unsigned long long* at, unsigned long long proc
     at[2 * sm] = now();
     at[2 * sm + 1] = clock64();
 }
-extern "C" __global__ void hold(unsigned long long ns) {
-    for (unsigned long long start = now(); now() - start < ns;) {}
+extern "C" __global__ void hold(const volatile int* released, unsigned long long ns) {
+    for (unsigned long long start = now(); !*released && now() - start < ns;) {}
 }
 extern "C" __global__ void nothing(unsigned long long) {}
 """
@@ -87,16 +89,14 @@ def clock_pass(work: Work, seconds_per_call: float) -> Clocks:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
+        # One call shows how long the host takes for it, and all are in the queue before the GPU begins.
         start = time.perf_counter_ns()
-        kernels.enqueue(work, stamps)
-        queueing = time.perf_counter_ns() - start
-        for times in HOLDS:
-            stream.synchronize()
-            stamps.zero_()
-            kernels.hold(min(times * queueing, LONGEST_HOLD_NS))
+        kernels.enqueue(work, stamps[:, :1])
+        each = time.perf_counter_ns() - start
+        stream.synchronize()
+        stamps[:, 0].zero_()
+        with kernels.held(min(max(PATIENCE * calls * each, SHORTEST_HOLD_NS), LONGEST_HOLD_NS)):
             in_queue = kernels.enqueue(work, stamps)
-            if all(in_queue):
-                break
         seen = provenance.read(device)
     torch.cuda.current_stream().wait_stream(stream)
     return replace(of_queued(stamps, in_queue), telemetry=seen)
@@ -121,8 +121,9 @@ def read(stamps: Tensor) -> Clocks:
 @dataclass(frozen=True)
 class _Kernels:
     stamp: nvrtc.Launch
-    spin: nvrtc.Launch
+    hold: nvrtc.Launch
     processors: int
+    released: Tensor  # a number in memory of the host that the device can read
 
     def enqueue(self, work: Work, stamps: Tensor) -> list[bool]:
         """Whether each call was in the queue before the GPU reached it."""
@@ -139,10 +140,18 @@ class _Kernels:
     def _stamp(self, at: Tensor) -> None:
         self.stamp(2 * self.processors, 1, at.data_ptr(), self.processors)
 
-    def hold(self, nanoseconds: int) -> None:
-        self.spin(1, 1, nanoseconds)
+    @contextmanager
+    def held(self, nanoseconds: int) -> Iterator[None]:
+        """Hold the queue until the end of this block, at most so long."""
+        self.released.zero_()
+        self.hold(1, 1, self.released.data_ptr(), nanoseconds)
+        try:
+            yield
+        finally:
+            self.released.fill_(1)
 
 
 @functools.cache
 def _kernels(device: Device) -> _Kernels:
-    return _Kernels(nvrtc.kernel(SOURCE, "stamp", device), nvrtc.kernel(SOURCE, "hold", device), device.processors)
+    stamp, hold = (nvrtc.kernel(SOURCE, name, device) for name in ("stamp", "hold"))
+    return _Kernels(stamp, hold, device.processors, torch.zeros(1, dtype=torch.int32, pin_memory=True))

@@ -23,13 +23,13 @@ MEMORY_SHARE = 0.5
 class ColdSets:
     """The argument sets to rotate through, the resulting cold-L2 mode, and the reason if another mode was requested.
 
-    `used_once` sets are too few to rotate: each is for one call, and must leave the cache before the first call.
+    Sets that are `just_written` must leave the cache before the first call, which would write them back otherwise.
     """
 
     sets: tuple[Any, ...]
     mode: str
     note: str = ""
-    used_once: bool = False
+    just_written: bool = False
 
 
 def prepare(  # noqa: PLR0913 - one argument per fact that decides the number
@@ -63,7 +63,7 @@ def prepare(  # noqa: PLR0913 - one argument per fact that decides the number
     if (copies - 1) * read > MEMORY_SHARE * free_bytes:
         return ColdSets((arguments,), "flush", f"{copies} copies of {read} bytes do not fit in memory")
     copy = copier(arguments, kept)
-    return ColdSets((arguments, *(copy() for _ in range(copies - 1))), mode, used_once=copies < enough)
+    return ColdSets((arguments, *(copy() for _ in range(copies - 1))), mode, just_written=enough > 1)
 
 
 def rotations(read_bytes: int, cache_bytes: int) -> int:

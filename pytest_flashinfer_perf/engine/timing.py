@@ -150,7 +150,7 @@ class Bench:
         # Ready: the calls, in CUDA graphs where these are asked for, and NaN where an answer will be.
         work = _work(tuple(map(target.bound, sets.sets)), self.instrument, sets.mode, self.cuda_graph, self.device)
         check.poison(target.outputs)
-        if sets.used_once:
+        if sets.just_written:
             work.evict()
 
         # Timed.

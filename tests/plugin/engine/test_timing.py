@@ -86,7 +86,7 @@ def test_the_hosts_clock_sees_how_long_a_call_takes():
     assert min(timing.samples) >= 0.01
 
 
-def test_copies_that_are_used_once_leave_the_cache_before_the_first_call(monkeypatch):
+def test_copies_leave_the_cache_before_the_first_call(monkeypatch):
     events = []
     monkeypatch.setattr(instruments, "_twice_the_cache", lambda _: events.append("read") or torch.zeros(1))
     measure(lambda x: events.append(x.data_ptr()), (torch.ones(4),), measuring=Measuring(iters=4, warmup=2))
