@@ -80,10 +80,6 @@ def run(item: pytest.Item, number: int, options: Callable[[int], Iterable[str]],
         members: list[_Member] = []
         try:
             members.extend(_started(item, number, rank, folder, options(rank)) for rank in range(number))
-        except OSError as error:
-            sentence = f"did not run, as rank {len(members)} could not be started: {error}"
-            return [End(rank, "ended", sentence, time.monotonic()) for rank in range(number)]
-        else:
             _watch(members, Path(folder))
         finally:
             for member in members:

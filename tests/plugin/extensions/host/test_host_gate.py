@@ -4,10 +4,8 @@ import math
 import random
 
 import pytest
-from made import document, row, run, saved
+from made import document, row, run
 
-from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.extensions.bisect.pairs import PairPlan
 from pytest_flashinfer_perf.extensions.host.host_gate import QUANTITY
 from pytest_flashinfer_perf.extensions.host.host_time import REFERENCE_US, HostLine, HostTime
 from pytest_flashinfer_perf.gate import words
@@ -147,16 +145,6 @@ def test_a_suspect_of_the_host_is_confirmed_on_the_host():
         assert one.verdict.value == verdict
 
 
-def test_more_pairs_are_measured_while_the_host_is_not_certain():
-    def pairs(sd):
-        made = [run(row(host=host(50 * math.exp(sd * z))), source=f"{z}") for z in (-1, 0, 1)]
-        judgement = judge(made, made[1:] + made[:1], rules({"slower_host": 0.3}, paired=True))
-        return PairPlan().wanted(judgement)
-
-    assert pairs(0.0001) == frozenset()
-    assert pairs(0.2) == {"decode/b16-fa3"}
-
-
 def test_a_busy_host_leaves_the_gpus_times_alone():
     assert judged(host(50), {**host(80), "contention": BUSY}, asked={})[0].reason == "within-threshold"
 
@@ -175,13 +163,3 @@ def test_ten_microseconds_more_are_found_and_identical_code_is_not_called_slower
 
     assert [slower(10) for _ in range(5)] == [20] * 5
     assert [slower(0) for _ in range(10)] == [0] * 10
-
-
-def test_history_finds_when_the_host_became_slower(tmp_path, capsys):
-    (tmp_path / "flashinfer-perf.toml").write_text('[thresholds]\n"*" = { slower_host = "10%" }\n')
-    for n in range(12):
-        seen = row(host=host(50 if n < 6 else 65))
-        saved(tmp_path / "runs" / f"{n:04}_a.json", seen, when=f"2026-11-{n + 1:02}T12:00:00+00:00")
-    config = f"--perf-config={tmp_path / 'flashinfer-perf.toml'}"
-    assert cli.main(["history", str(tmp_path / "runs"), config]) == 0
-    assert "2026-11-07 12:00: +30.00 % in host" in capsys.readouterr().out

@@ -140,17 +140,6 @@ def soon(holds):
     return holds()
 
 
-@pytest.mark.parametrize("number", [64_000, 10**9])
-def test_a_cpu_has_no_more_ranks_than_cores_and_memory(ranks, tmp_path, number):
-    one = f"import pytest\n@pytest.mark.perf_ranks({number})\ndef test_it(perf):\n    perf.time(int)\n"
-    done = ranks("-rs", test_it=one)
-    assert done.outcomes == {"skipped": 1}, done.out
-    assert re.search(
-        rf"needs {number} processes, and this CPU has \d+ cores and free memory for \d+: ask for", done.out
-    )
-    assert not list(left_of_ranks(tmp_path))
-
-
 def test_how_many_ranks_a_cpu_has(cpu, hopper, monkeypatch):
     class Small(devices.Device):
         def free_bytes(self):
@@ -161,32 +150,6 @@ def test_how_many_ranks_a_cpu_has(cpu, hopper, monkeypatch):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
         assert [number for number in range(1, 9) if group.too_many(number, small) is None] == list(range(1, most + 1))
     assert group.too_many(9, hopper) is None, "that GPUs are fewer is said before"
-
-
-FULL = """
-import os, pytest, resource
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call():
-    '''The file descriptors that are left suffice to start one process, and not a second one beside it.'''
-    free = [os.dup(0) for _ in range(4)]
-    for one in free:
-        os.close(one)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free[-1] + 1, before[1]))
-    try:
-        return (yield)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-"""
-
-
-def test_if_one_rank_cannot_be_started_none_is_left(ranks, tmp_path):
-    done = ranks(conftest=FULL, test_one=EXAMPLE)
-    assert done.outcomes == {"failed": 1}, done.out
-    for rank in (0, 1):
-        assert f"rank {rank} of 2: did not run, as rank 1 could not be started: [Errno 24]" in done.out
-    assert not list(left_of_ranks(tmp_path))
 
 
 def test_a_routines_case_is_one_of_ranks_and_counts_per_layer_of_a_models_step(ranks, pytester):
