@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf import errors, printing
     from pytest_flashinfer_perf import files as file_io
     from pytest_flashinfer_perf.checking import check
-    from pytest_flashinfer_perf.cli import commands, judging
+    from pytest_flashinfer_perf.cli import commands
     from pytest_flashinfer_perf.cli.command import Command
     from pytest_flashinfer_perf.engine import cupti, instruments, one_case, timing
     from pytest_flashinfer_perf.engine.measure import Measurement
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.engine.target import Target
     from pytest_flashinfer_perf.errors import FlashinferPerfError
     from pytest_flashinfer_perf.gate import effects, match, thresholds, verdict, words
+    from pytest_flashinfer_perf.gate.judge import judge
     from pytest_flashinfer_perf.gate.quantity import OtherTime, Quantity
     from pytest_flashinfer_perf.gate.thresholds import share
     from pytest_flashinfer_perf.launch import child_process, processes
@@ -80,7 +81,7 @@ __all__ = [
     "formatting",
     "garbage",
     "instruments",
-    "judging",
+    "judge",
     "lines",
     "match",
     "one_case",
@@ -133,6 +134,7 @@ _NAMES = {
     "Quantity": ("gate.quantity", "Quantity"),
     "OtherTime": ("gate.quantity", "OtherTime"),
     "share": ("gate.thresholds", "share"),
+    "judge": ("gate.judge", "judge"),
     # A session.
     "Perf": ("plugin.fixture", "Perf"),
     "CaseRun": ("plugin.fixture", "CaseRun"),
@@ -145,7 +147,6 @@ _MODULES = {
     # To declare.
     "options": "settings.option",
     "commands": "cli.commands",
-    "judging": "cli.judging",
     # Text and files.
     "errors": "errors",
     "usage": "settings.usage",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.cli.command import Command
     from pytest_flashinfer_perf.engine.observers import Observer
     from pytest_flashinfer_perf.gate.quantity import Quantity
-    from pytest_flashinfer_perf.gate.verdict import Summing
+    from pytest_flashinfer_perf.gate.verdict import Judgement, Summing
     from pytest_flashinfer_perf.plugin.fixture import CaseRun, Perf
     from pytest_flashinfer_perf.rows.row import Row
     from pytest_flashinfer_perf.settings.option import Option
@@ -154,3 +154,8 @@ def pytest_perf_quantities() -> Sequence[Quantity]:  # type: ignore[empty-body]
 @pytest.hookspec
 def pytest_perf_sums() -> Sequence[Summing]:  # type: ignore[empty-body]
     """What is summed up of the cases of a run and judged as a whole, with sections of the settings file for it."""
+
+
+@pytest.hookspec
+def pytest_perf_judged(judgement: Judgement) -> Iterable[str]:  # type: ignore[empty-body]
+    """Publish the verdicts of a session; its answer are lines for standard output, as commands to a CI system."""

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol
 
+from pytest_flashinfer_perf.gate import thresholds
 from pytest_flashinfer_perf.gate.effects import Effect, Replicates
 from pytest_flashinfer_perf.gate.match import NEVER_ALLOWED, ComparedCase
 from pytest_flashinfer_perf.gate.thresholds import Broken, Globs, Threshold, Thresholds
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
+from pytest_flashinfer_perf.settings.project_file import ProjectFile
 
 NOTHING_WORSE, WORSE, COULD_NOT_JUDGE = 0, 1, 2  # exit codes; of 1 and 2 it is 1
 
@@ -206,3 +208,27 @@ class Judgement:
 
     def having(self, verdict: Verdict) -> list[Judged]:
         return [judged for judged in self.cases if judged.verdict is verdict]
+
+
+# The rules, as the settings file and the extensions have them: of the hooks of a session, or of a command.
+
+
+def _added(hook: Any) -> Rules:
+    """What extensions judge by, without any settings."""
+    quantities, sums = hook.pytest_perf_quantities(), hook.pytest_perf_sums()
+    return Rules(
+        quantities=tuple(one for of_one in reversed(quantities) for one in of_one),
+        sums=tuple(one for of_one in reversed(sums) for one in of_one),
+    )
+
+
+def read_rules(project: ProjectFile, hook: Any) -> Rules:
+    """All limits of the settings file; raises ProjectFileError for one that nobody declares."""
+    rules = _added(hook)
+    sections = {name: kind for one in rules.sums for name, kind in one.sections.items()}
+    project.verify(sections)
+    return replace(
+        rules,
+        thresholds=thresholds.read(project, [one.limits for one in rules.quantities]),
+        sections={name: Globs(tuple(thresholds.entries(project, name, [kind]))) for name, kind in sections.items()},
+    )

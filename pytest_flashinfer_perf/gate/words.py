@@ -1,7 +1,6 @@
-"""Verdicts as sentences: what the terminal, Markdown, JSON, JUnit and annotations say alike.
+"""Verdicts as sentences, and all of them in a terminal.
 
-First what is said of a case, then the remarks beside its verdict, then what is said of the whole comparison. How it is
-laid out is left to `terminal.py`, `markdown.py` and `document.py`.
+First what is said of a case, then the remarks beside its verdict, then what is said of the whole comparison.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import re
 import shlex
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 from pytest_flashinfer_perf.gate.effects import Domain, Effect
 from pytest_flashinfer_perf.gate.figures import placement_figures, positive
@@ -20,7 +18,7 @@ from pytest_flashinfer_perf.gate.noise import FEWEST_PLACEMENTS
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE, Judged, Judgement, Verdict
 from pytest_flashinfer_perf.machine import implementations
 from pytest_flashinfer_perf.machine.implementations import UNKNOWN
-from pytest_flashinfer_perf.rows.formatting import counted, duration, shortened
+from pytest_flashinfer_perf.rows.formatting import counted, duration, indented, shortened, width, wrapped
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
 from pytest_flashinfer_perf.rows.scatter import noise
@@ -62,26 +60,6 @@ def detectable(judged: Judged) -> str:
         return ""
     known = judged.detectable < math.log(2)
     return f"detects from {percent(judged.detectable)}" if known else "detects only above +100 %"
-
-
-def sentence(judged: Judged) -> str:
-    """One case for people: what, by how much, how sure, and what stands beside it."""
-    parts = [judged.sentence]
-    if judged.primary:
-        parts = [f"{times(judged)}: {changes(judged)}", sure(judged, judged.primary), judged.sentence]
-    return "; ".join([*parts, *remarks(judged)])
-
-
-def place(judged: Judged) -> tuple[str, int] | None:
-    """The file and the line in which the case's test is defined, if that lies below the current folder."""
-    test = judged.case.rows[0].fullname if judged.case.rows else judged.name
-    path, _, within = test.partition("::")
-    defined = re.compile(rf"\s*(async )?def {re.escape(within.rpartition('::')[2].partition('[')[0])}\b")
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines() if path.endswith(".py") else []
-    except (OSError, ValueError):  # not here, or no path at all
-        return None
-    return next(((path, number) for number, line in enumerate(lines, 1) if defined.match(line)), None)
 
 
 # Remarks beside a verdict: what else changed with the case.
@@ -292,3 +270,65 @@ def _switches(rows: Iterable[Row]) -> list[str]:
     """The options without a value that these were run with, which can make tests of the files that they name."""
     words = [word for row in rows for word in shlex.split(row.identity.repro or "")]
     return list(dict.fromkeys(word for word in words if re.fullmatch(r"--perf-[a-z-]+", word)))
+
+
+# All of it in a terminal, as plain text of its width, the worst first.
+
+
+def lines(judgement: Judgement) -> Iterator[str]:
+    for one in judgement.sums:
+        yield from wrapped(one.line) if one.leads else ()
+    yield from wrapped(against(judgement))
+    for note in notes(judgement):
+        yield from wrapped(note)
+    for problem in problems(judgement):
+        yield from wrapped(f"REFUSED: {problem}")
+    for verdict in Verdict:
+        of_verdict = judgement.having(verdict)
+        if of_verdict:
+            yield ""
+            yield f"{verdict.value} ({len(of_verdict)})"
+        yield from _cases(of_verdict)
+    yield ""
+    for one in judgement.sums:
+        yield from () if one.leads else wrapped(one.line)
+    if decides := command(judgement):
+        yield "to decide what is AMBIGUOUS, measure both versions in turns:"
+        yield f"  {decides}"
+    yield from wrapped(headline(judgement))
+
+
+def _cases(of_verdict: Sequence[Judged]) -> Iterator[str]:
+    """A reason that many cases share is written once."""
+    for judged in of_verdict:
+        if judged.primary or judged.broken:
+            yield from _brief(judged) if judged.verdict is Verdict.SAME and not judged.broken else _case(judged)
+    others: dict[str, list[str]] = {}
+    for judged in of_verdict:
+        if not (judged.primary or judged.broken):
+            others.setdefault("; ".join([_why(judged), *remarks(judged)]), []).append(judged.name)
+    for why, names in others.items():
+        yield from (f"  {name}" for name in names)
+        yield from indented(why, 6)
+
+
+def _why(judged: Judged) -> str:
+    return f"{judged.reason}: {judged.sentence}"
+
+
+def _brief(judged: Judged) -> Iterator[str]:
+    seen = f"{percent(judged.primary.change)}, {detectable(judged)}" if judged.primary else ""
+    name = f"  {judged.name}"
+    if len(name) + len(seen) + 2 > width():
+        yield name
+        name = ""
+    yield f"{name}{seen:>{width() - len(name)}}"
+
+
+def _case(judged: Judged) -> Iterator[str]:
+    yield f"  {judged.name}"
+    if judged.primary:
+        yield from indented(f"{times(judged)}: {changes(judged)}", 6)
+        yield from indented(f"{sure(judged, judged.primary)}, {detectable(judged)}", 6)
+    for line in (_why(judged), *remarks(judged)):
+        yield from indented(line, 6)

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.gate import confirmation, markdown, match, read, terminal
+from pytest_flashinfer_perf import loading
+from pytest_flashinfer_perf.gate import confirmation, match, words
 from pytest_flashinfer_perf.gate.confirmation import Again, confirm
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judged, Judgement, Rules, Verdict
@@ -23,6 +24,7 @@ from pytest_flashinfer_perf.machine import provenance
 from pytest_flashinfer_perf.plugin.read_options import rules_of
 from pytest_flashinfer_perf.printing import safe_lines, write_lines
 from pytest_flashinfer_perf.rows import row as rows
+from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.row import Identity, Row
 from pytest_flashinfer_perf.rows.run_file import Block, Run, RunError, Unmeasured
 from pytest_flashinfer_perf.session import reports
@@ -60,7 +62,7 @@ class Gate:
     not_again: str = ""
     unmeasured: dict[str, list[Unmeasured]] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
-    annotations: list[str] = field(default_factory=list)  # commands to GitHub
+    commands: list[str] = field(default_factory=list)  # to a CI system that reads the log
 
     def pytest_sessionstart(self) -> None:
         """Read the baseline before anything is measured, so that an error in it shows at once."""
@@ -68,7 +70,7 @@ class Gate:
         if baseline is None:
             return
         try:
-            self.base = read.read([baseline], read.storage_of(self.config.getoption("benchmark_storage")))
+            self.base = run_file.read_all([baseline], run_file.storage_of(self.config.getoption("benchmark_storage")))
         except RunError as error:
             pytest.exit(safe_lines(f"--perf-gate: {error}"), returncode=COULD_NOT_JUDGE)
 
@@ -139,8 +141,8 @@ class Gate:
 
     def _judge(self) -> int:
         judgement = confirm(self.judgement, self.again, self.not_again)
-        self.lines += terminal.lines(judgement)
-        self.annotations += markdown.publish(judgement)
+        self.lines += words.lines(judgement)
+        self.commands += loading.joined(self.config.hook.pytest_perf_judged(judgement=judgement))
         return judgement.exit_code
 
     @pytest.hookimpl(trylast=True)
@@ -148,8 +150,8 @@ class Gate:
         if self.lines:
             terminalreporter.section("flashinfer-perf gate")
         write_lines(terminalreporter, self.lines)
-        for annotation in self.annotations:
-            terminalreporter.write_line(annotation)
+        for command in self.commands:
+            terminalreporter.write_line(command)
 
 
 def measured(config: pytest.Config, tests: Sequence[str], folder: Path) -> Run:

@@ -15,7 +15,7 @@ from pytest_flashinfer_perf.errors import is_installed
 from pytest_flashinfer_perf.machine.garbage import freeze_imports, importing
 from pytest_flashinfer_perf.plugin import asked_tests, options, read_options, results
 from pytest_flashinfer_perf.plugin.results import BOARD, Board
-from pytest_flashinfer_perf.session import benchmark_rows, progress, reports, stash
+from pytest_flashinfer_perf.session import reports, stash
 from pytest_flashinfer_perf.session import setup as running
 from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, measures
 from pytest_flashinfer_perf.settings.settings import Settings
@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.spec.case import Case
     from pytest_flashinfer_perf.spec.params import Params
     from pytest_flashinfer_perf.spec.routine import AnyRoutine
-
-CODSPEED = (
-    "pytest-codspeed is active (--codspeed or CODSPEED_ENV) and has switched off pytest-benchmark, which writes the"
-    " rows of tests with perf: run these with -p no:codspeed"
-)
 
 
 def begin(config: pytest.Config) -> None:
@@ -49,8 +44,6 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
     """Register plugins that need all rows, in the main process; a worker of xdist has only a part of them."""
     if not config.option.collectonly:
         config.pluginmanager.register(results.ResultFiles(config, board), "flashinfer-perf-result-files")
-        if config.pluginmanager.hasplugin("benchmark") and results.writes(config):
-            config.pluginmanager.register(benchmark_rows.MachineFacts(config), benchmark_rows.MACHINE)
         results.verify(config, settings)
     if config.getoption("perf_gate") is not None or config.getoption("perf_save_baseline"):
         from pytest_flashinfer_perf.plugin import gate
@@ -122,30 +115,12 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     """Find the device and the instrument before the first test, so that a missing one is one error, not many."""
     measured = any(map(measures, session.items))
     needs_device = measured or any(any(map(one.get_closest_marker, options.REQUIRING)) for one in session.items)
-    if session.config.option.collectonly:
+    if session.config.option.collectonly or not needs_device:
         return
-    settings, plugins = session.config.stash[SETTINGS], session.config.pluginmanager
-    terminal, may_measure = plugins.get_plugin("terminalreporter"), measured or plugins.has_plugin("dsession")
-    if may_measure and terminal is not None and session.config.get_verbosity() == 0:  # -v names each case as it begins
-        plugins.register(progress.Heartbeat(terminal, len(session.items), measures=measured))
-    if not needs_device:
-        return
+    settings = session.config.stash[SETTINGS]
     device = session.config.stash[DEVICE] = running.find_device(settings)
-    if measured and not is_codspeed_active(session.config):
+    if measured:
         running.ready(session, settings, device)
-
-
-def is_codspeed_active(config: pytest.Config) -> bool:
-    """Whether https://github.com/CodSpeedHQ/pytest-codspeed, a plugin, has taken pytest-benchmark's place."""
-    codspeed = config.pluginmanager.get_plugin("codspeed_plugin")
-    return bool(getattr(codspeed, "is_codspeed_enabled", False))
-
-
-@pytest.hookimpl(specname="pytest_runtest_setup", tryfirst=True)
-def pytest_runtest_setup_beside_codspeed(item: pytest.Item) -> None:
-    """Skip before fixtures are made: CodSpeed's `benchmark` is not the one that measures."""
-    if measures(item) and is_codspeed_active(item.config):
-        pytest.skip(CODSPEED)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -194,8 +169,6 @@ def pytest_runtest_makereport(
         results.make_printable(report)
         left = reports.unmeasured_of(report, stash.identity(item), item.stash.get(stash.LINE, None))
         reports.add(report, unmeasured=left)
-        if report.failed and call.excinfo is not None:
-            results.name_line(item, report, call.excinfo)
     return report
 
 

@@ -66,9 +66,9 @@ def _verify_gate(config: pytest.Config, project: ProjectFile) -> None:
 def rules_of(config: pytest.Config, project: ProjectFile) -> Rules:
     """Those of the settings file, which is read once."""
     if RULES not in config.stash:
-        from pytest_flashinfer_perf.gate import rules
+        from pytest_flashinfer_perf.gate import verdict
 
-        config.stash[RULES] = rules.read(project, config.hook)
+        config.stash[RULES] = verdict.read_rules(project, config.hook)
     return config.stash[RULES]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import sys
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
@@ -20,7 +19,6 @@ from _pytest._code.code import ExceptionChainRepr
 
 from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.files import verify_outputs, write_json
-from pytest_flashinfer_perf.gate import read
 from pytest_flashinfer_perf.machine import provenance
 from pytest_flashinfer_perf.plugin import options, terminal
 from pytest_flashinfer_perf.printing import safe_lines, write_lines
@@ -110,8 +108,6 @@ class Board:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self.rows and session.config.getoption("benchmark_cprofile", None):
             self.notes.append(PROFILED_ELSEWHERE)
-        if self.is_ours:
-            _spare_hypothesis(session.config.pluginmanager)
         if self.is_ours and session.config.getoption("benchmark_disable", None):
             self.notes.append(NOT_TIMED)
         self.notes += _without_effect(session.config, self.rows)
@@ -169,13 +165,6 @@ def _without_effect(config: pytest.Config, rows: Sequence[Row]) -> Iterator[str]
             yield f"{one.name} had no effect: none of the measured cases {one.users.words}"
 
 
-def _spare_hypothesis(manager: pytest.PytestPluginManager) -> None:
-    """Leave its plugin out of the summary, for which it imports all of hypothesis even if no test has used that."""
-    plugin, in_workers = manager.get_plugin("hypothesispytest"), manager.has_plugin("dsession")
-    if plugin and not in_workers and "hypothesis" not in sys.modules:
-        manager.unregister(plugin)
-
-
 def _ours(machine_info: dict[str, Any]) -> None:
     machine_info |= provenance.versions()
     for reading in ("hz_actual", "hz_actual_friendly"):  # differs at every start, which would warn at every comparison
@@ -189,8 +178,6 @@ def add(item: pytest.Item, report: pytest.TestReport) -> None:
     if stash.ROW in item.stash:
         row, options = benchmark_rows.finished(item, item.stash[stash.ROW], item.stash[stash.BENCHMARK])
         reports.add(report, row=row, options=options, roofs=item.stash[stash.ROOFS])
-        for known in (item.user_properties, report.user_properties):
-            run_file.put(row, known)
     reports.add(report, checked=item.stash.get(stash.CHECKED, None), parts=item.stash.get(stash.PARTS, {}))
     if report.failed and stash.INSTEAD not in item.config.stash:  # which names its commands itself
         case = stash.case_of(item)
@@ -213,24 +200,6 @@ def make_printable(report: pytest.TestReport) -> None:
                 entry.lines = [safe_lines(line) for line in entry.lines]
             if crash is not None:
                 crash.message = safe_lines(crash.message)
-
-
-def name_line(item: pytest.Item, report: pytest.TestReport, failure: pytest.ExceptionInfo[BaseException]) -> None:
-    """Add the line of the test to a sentence without a traceback, which tools that annotate lines look for.
-
-    A test that is not written in its file, as those that are made for a routine, has no line there.
-    """
-    path, first, _ = item.location
-    if (item.session.config.rootpath / path).resolve() != item.path.resolve():
-        return
-    lines = [entry.lineno + 1 for entry in failure.traceback if entry.path == item.path]
-    where = f"  at {safe_lines(path)}:{lines[-1] if lines else (first or 0) + 1}"
-    shown: Any = report.longrepr
-    if isinstance(shown, str):
-        report.longrepr = f"{shown}\n{where}"
-    elif isinstance(shown, ExceptionChainRepr) and shown.reprtraceback.style == "value":
-        last = shown.reprtraceback.reprentries[-1]
-        last.lines = [*last.lines, where]
 
 
 def fail_strict_skip(item: pytest.Item, report: pytest.TestReport, reason: str) -> None:
@@ -261,11 +230,6 @@ def verify(config: pytest.Config, settings: Settings) -> None:
     verify_outputs(outputs, [*_read(config, settings), *programs])
 
 
-def writes(config: pytest.Config) -> bool:
-    """Whether pytest-benchmark's files are asked for."""
-    return json_of(config) is not None or _saves(config)
-
-
 def _saves(config: pytest.Config) -> bool:
     options = ("perf_save_baseline", "benchmark_save", "benchmark_autosave")
     return any(config.getoption(option, None) for option in options)
@@ -281,7 +245,7 @@ def _read(config: pytest.Config, settings: Settings) -> Iterator[Path]:
     baseline = config.getoption("perf_gate")
     if baseline:
         with suppress(RunError):  # which is said where it is read
-            yield from read.files(baseline, read.storage_of(config.getoption("benchmark_storage")))
+            yield from run_file.files(baseline, run_file.storage_of(config.getoption("benchmark_storage")))
 
 
 class ResultFiles:

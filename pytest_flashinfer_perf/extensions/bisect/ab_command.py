@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_flashinfer_perf.api import Run, commands, judging, options, printing, processes, run_file, verdict
+from pytest_flashinfer_perf.api import Run, commands, options, printing, processes, run_file, verdict
 from pytest_flashinfer_perf.extensions.bisect import histories, places
 from pytest_flashinfer_perf.extensions.bisect.pairs import PairPlan
+from pytest_flashinfer_perf.extensions.compare import judging, sides
 
 EXAMPLE = """examples:
   flashinfer-perf ab --base venv-0.6.18 --head 'env PYTHONPATH=/src python3' -- tests -k 'decode and fa3'
@@ -26,10 +27,10 @@ def main(arguments: Sequence[str]) -> int:
     if args.repo is None and (args.head is None or args.build):
         raise run_file.RunError("without --repo it needs --head, and has nothing to build")
     rules = judging.rules(args, paired=True)
-    gpu = processes.gpu(for_pytest)
-    with sides(args, for_pytest, rules) as (base, head, output):
+    gpu = sides.gpu(for_pytest)
+    with _environments(args, for_pytest, rules) as (base, head, output):
         session = PairedRuns(base, head, for_pytest, output, gpu, args.budget)
-        with processes.alone_on(gpu):
+        with sides.alone_on(gpu):
             judgement = PairPlan(args.pairs, args.most_pairs).follow(session.pair, rules, session.more)
     refusals = (*judgement.refusals, *session.failures("base"))
     judgement = replace(judgement, refusals=refusals, failures=session.failures("head"))
@@ -40,25 +41,25 @@ def main(arguments: Sequence[str]) -> int:
 
 
 @contextmanager
-def sides(
+def _environments(
     args: argparse.Namespace, for_pytest: Sequence[str], rules: verdict.Rules
 ) -> Iterator[tuple[processes.Environment, processes.Environment, Path]]:
     """Both environments, complete, and the folder of the comparison; worktrees of commits are gone in the end."""
     if args.repo is None:
-        given = processes.environment("base", args.base), processes.environment("head", args.head)
+        given = sides.environment("base", args.base), sides.environment("head", args.head)
         for where in given:
-            processes.verify_complete(where, rules.allowed)
-        yield *given, processes.folder(args.output, "ab")
+            sides.verify_complete(where, rules.allowed)
+        yield *given, sides.folder(args.output, "ab")
         return
-    output = processes.folder(args.output, "ab").resolve()  # each commit is measured in a folder of its own
-    command = processes.environment("python", args.python).command
+    output = sides.folder(args.output, "ab").resolve()  # each commit is measured in a folder of its own
+    command = sides.environment("python", args.python).command
     trees = places.worktrees(args.repo, for_pytest, command, output, args.build)
     base = histories.commit(trees.repo, "base", args.base)
     head = histories.commit(trees.repo, "head", args.head or "HEAD")
     try:
         made = trees.prepared("base", base), trees.prepared("head", head)
         for where in made:
-            processes.verify_complete(where, rules.allowed)
+            sides.verify_complete(where, rules.allowed)
         yield *made, output
     finally:
         trees.remove()
@@ -78,8 +79,8 @@ class PairedRuns:
     started: float = field(default_factory=time.monotonic)
 
     @functools.cached_property
-    def pair(self) -> processes.Pairs[str]:
-        return processes.Pairs((self.base.name, self.head.name), self._measured)
+    def pair(self) -> sides.Pairs[str]:
+        return sides.Pairs((self.base.name, self.head.name), self._measured)
 
     def _measured(self, side: str, nth: int, wanted: frozenset[str] | None) -> Run:
         where = self.base if side == self.base.name else self.head
@@ -88,8 +89,8 @@ class PairedRuns:
             first = next(done.run for name, done in self.done if name == side)
             only = [row.fullname for row in first.rows if row.case in wanted]
         stem = self.output / f"pair-{nth + 1:02}-{side}"
-        done = processes.measured(where, self.arguments, stem, only, f"pair {nth + 1}, {side}")
-        processes.verify(done.run, self.gpu)
+        done = sides.measured(where, self.arguments, stem, only, f"pair {nth + 1}, {side}")
+        sides.verify(done.run, self.gpu)
         self.done.append((side, done))
         return done.run
 

@@ -12,7 +12,6 @@ from pytest_flashinfer_perf.api import (
     commands,
     file_io,
     formatting,
-    judging,
     match,
     options,
     printing,
@@ -33,6 +32,7 @@ from pytest_flashinfer_perf.extensions.bisect.search import (
     Question,
     RevisionSearch,
 )
+from pytest_flashinfer_perf.extensions.compare import judging, sides
 from pytest_flashinfer_perf.spec import flags
 
 EXAMPLE = """examples:
@@ -56,11 +56,11 @@ def main(arguments: Sequence[str]) -> int:
     args = parser().parse_args(own)
     if args.repo and not (args.good and args.bad):
         raise run_file.RunError("--repo needs both --good=REV and --bad=REV")
-    output = processes.folder(args.output, "bisect").resolve()
+    output = sides.folder(args.output, "bisect").resolve()
     history, where = _commits(args, for_pytest, output) if args.repo else _releases(args, output)
     file_io.write_whole(output / ".gitignore", "*\n")  # it may lie in the checkout, which stays as it is
-    gpu = processes.gpu(for_pytest)
-    with processes.alone_on(gpu):
+    gpu = sides.gpu(for_pytest)
+    with sides.alone_on(gpu):
         trails = _searched(history, where, _compare(args, where, for_pytest, output, gpu))
     file_io.write_json(output / RESULT, [asdict(trail) for trail in trails])
     printing.show(_results(trails, history, ON_HOST.get(args.find, args.find)))
@@ -68,13 +68,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _commits(args: argparse.Namespace, for_pytest: Sequence[str], output: Path) -> tuple[History, Places]:
-    command = processes.environment("python", args.python).command
+    command = sides.environment("python", args.python).command
     trees = places.worktrees(args.repo, for_pytest, command, output, args.build)
     return GitHistory(trees.repo, *histories.between(trees.repo, args.good, args.bad)), trees
 
 
 def _releases(args: argparse.Namespace, output: Path) -> tuple[History, Places]:
-    command = places.from_anywhere(processes.environment("python", args.python).command)
+    command = places.from_anywhere(sides.environment("python", args.python).command)
     python = command[: -len(processes.MODULE)]
     if command != (*python, *processes.MODULE):
         raise run_file.RunError(f"--python={args.python}: with --releases it must be a virtual environment or a Python")

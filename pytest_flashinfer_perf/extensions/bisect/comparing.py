@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from glob import escape
 from typing import Literal
 
-from pytest_flashinfer_perf.api import Row, Run, effects, match, processes, thresholds, verdict, words
+from pytest_flashinfer_perf.api import Row, Run, effects, match, thresholds, verdict, words
 from pytest_flashinfer_perf.extensions.bisect.histories import PointVerdict
 from pytest_flashinfer_perf.extensions.bisect.pairs import PairPlan
 from pytest_flashinfer_perf.extensions.bisect.search import CaseFinding, PointError, Question, Side, skipped
+from pytest_flashinfer_perf.extensions.compare import sides
 
 ANSWERS = {
     verdict.Verdict.SLOWER: PointVerdict.CHANGED,
@@ -58,7 +59,7 @@ class Times:
 
     def _pair(self, question: Question, nth: int, cases: frozenset[str] | None) -> tuple[Run, Run]:
         wanted = cases if cases is not None else question.tests or None
-        base, head = processes.Pairs(SIDES, lambda side, nth, _: self.instrument(question, side, nth, wanted))(nth)
+        base, head = sides.Pairs(SIDES, lambda side, nth, _: self.instrument(question, side, nth, wanted))(nth)
         return (base, head) if self.sign == 1 else (head, base)
 
     def _finding(self, judged: verdict.Judged) -> CaseFinding:

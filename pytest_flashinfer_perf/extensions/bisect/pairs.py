@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pytest_flashinfer_perf.api import Run, effects, match, verdict
+from pytest_flashinfer_perf.api import Run, effects, judge, match, verdict
 from pytest_flashinfer_perf.gate import confirmation
 from pytest_flashinfer_perf.gate.confirmation import Again, confirm
-from pytest_flashinfer_perf.gate.judge import judge
 
 FEWEST = 3  # pairs before anything is certain
 CERTAIN = 0.001  # the risk at which SAME needs no more pairs

@@ -15,6 +15,7 @@ from pathlib import Path
 from pytest_flashinfer_perf.api import Run, processes, requirements, run_file
 from pytest_flashinfer_perf.extensions.bisect.histories import git
 from pytest_flashinfer_perf.extensions.bisect.search import PointError, Question, Side
+from pytest_flashinfer_perf.extensions.compare import sides
 
 
 def environment(name: str, command: Sequence[str], paths: Sequence[Path], **variables: str) -> processes.Environment:
@@ -48,7 +49,7 @@ class Worktrees:
             self.at.pop(side, None)
             git(tree, "checkout", "--quiet", "--detach", "--force", point)
             if self.build:
-                processes.logged(["sh", "-c", self.build], self.folder / "builds" / f"{side}-{point}.log", tree)
+                sides.logged(["sh", "-c", self.build], self.folder / "builds" / f"{side}-{point}.log", tree)
             self.at[side] = point
         return self._environment(side, tree)
 
@@ -135,7 +136,7 @@ class Installed:
 
     def _verify_imports(self, site: Path, point: str) -> None:
         try:
-            error = processes.asked(self._environment(point, site), IMPORTS)
+            error = sides.asked(self._environment(point, site), IMPORTS)
         except run_file.RunError as ended:  # the import ended the process
             error = str(ended)
         if error:
@@ -144,7 +145,7 @@ class Installed:
     def _complete(self, site: Path, point: str) -> None:
         """Add what the release requires, and what that requires in turn; what is lacking then is said before a run."""
         tried = {requirements.TORCH}
-        while lacking := [one for one in processes.unmet(self._environment(point, site)) if one.name not in tried]:
+        while lacking := [one for one in sides.unmet(self._environment(point, site)) if one.name not in tried]:
             for one in lacking:
                 tried.add(one.name)
                 with suppress(run_file.RunError):  # the log has pip's reason
@@ -154,14 +155,14 @@ class Installed:
         """By way of an empty folder: pip would not touch a folder that two packages share."""
         with tempfile.TemporaryDirectory(dir=site.parent) as alone:
             words = [*self.install, "--no-deps", "--target", alone, wanted]
-            processes.logged(words, self.folder / "builds" / f"{name}.log")
+            sides.logged(words, self.folder / "builds" / f"{name}.log")
             shutil.copytree(alone, site, dirs_exist_ok=True)
 
     def _environment(self, name: str, site: Path) -> processes.Environment:
         made = environment(name, self.command, [site])
         if not any(site.glob("*.pth")):
             return made
-        return environment(name, self.command, [*map(Path, processes.asked(made, ADDED, str(site))), site])
+        return environment(name, self.command, [*map(Path, sides.asked(made, ADDED, str(site))), site])
 
     def remove(self) -> None:
         shutil.rmtree(self.folder / "releases", ignore_errors=True)
@@ -202,10 +203,10 @@ class Processes:
             self._verify_complete(one, question.point(one))
         try:
             where, stem = self.places.prepared(side, point), folder / f"pair-{nth + 1:02}-{side}"
-            run = processes.measured(where, self.arguments, stem, only, f"  {folder.name}, {stem.name}").run
+            run = sides.measured(where, self.arguments, stem, only, f"  {folder.name}, {stem.name}").run
         except run_file.RunError as error:
             raise PointError(point, error) from error
-        processes.verify(run, self.gpu)
+        sides.verify(run, self.gpu)
         self.tests.update({row.case: row.fullname for row in run.rows})
         return run
 
@@ -214,7 +215,7 @@ class Processes:
         if point in self.complete:
             return
         try:
-            processes.verify_complete(replace(self.places.prepared(side, point), name=point), self.allowed)
+            sides.verify_complete(replace(self.places.prepared(side, point), name=point), self.allowed)
         except run_file.RunError as error:
             raise PointError(point, error) from error
         self.complete.add(point)

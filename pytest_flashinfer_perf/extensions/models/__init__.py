@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command, Run, verdict
     from pytest_flashinfer_perf.extensions.reports.sections import Section
 
-USES = ("apis", "many", "reports", "routines")  # kernels between products, GPUs, tables of a step, published models
+# Kernels between products, a process that measures, GPUs, tables of a step, published models.
+USES = ("apis", "compare", "many", "reports", "routines")
 
 MODEL = option(
     "--perf-model",

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_flashinfer_perf.api import Run, commands, formatting, printing, processes, run_file
+from pytest_flashinfer_perf.extensions.compare import sides
 from pytest_flashinfer_perf.extensions.models import budget, deployment, shipped
 from pytest_flashinfer_perf.extensions.models import plan as plans
 from pytest_flashinfer_perf.extensions.models.deployment import Step
@@ -46,7 +47,7 @@ def _measured(config: str, step: Step, plan: StepPlan, for_pytest: Sequence[str]
     start = "import sys; from pytest_flashinfer_perf import cli; sys.exit(cli.main(sys.argv[1:]))"
     suite = processes.Environment("this one", (sys.executable, "-c", start, "bench"), shows=True)
     try:
-        return processes.measured(suite, words, folder / "step").run
+        return sides.measured(suite, words, folder / "step").run
     except run_file.RunError:
         is_named = True
         raise

@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf.api import commands, file_io, formatting, judging, printing, run_file, verdict, words
+from pytest_flashinfer_perf.api import commands, file_io, formatting, printing, run_file, verdict, words
+from pytest_flashinfer_perf.extensions.compare import judging
 from pytest_flashinfer_perf.extensions.nights import branch, changes, pages, record, site
 from pytest_flashinfer_perf.extensions.nights.levels import ENOUGH
 from pytest_flashinfer_perf.extensions.nights.record import SUFFIX, Records
@@ -18,7 +19,7 @@ WATCHES = "example: flashinfer-perf watch perf-data -o site --markdown changes.m
 
 def publish(arguments: Sequence[str]) -> int:
     args = publish_parser().parse_args(arguments)
-    runs = judging.runs(args.files)
+    runs = run_file.read_all(args.files)
     with branch.opened(args.remote, args.branch) as there:
         commit = there.grow(
             lambda known: record.added(runs, known, args.branch), f"Add {formatting.counted(len(runs), 'run')}"
@@ -61,7 +62,7 @@ def _records(runs: str, remote: str) -> Records:
         files = sorted(Path(runs).glob(f"*{SUFFIX}"))
         texts = [(str(path), path.read_bytes().decode(errors="surrogateescape")) for path in files]
         if not texts:
-            made = record.added(judging.runs([runs]), lambda _: "", runs)
+            made = record.added(run_file.read_all([runs]), lambda _: "", runs)
             texts = [(f"{runs}:{name}", text) for name, text in made.items()]
     else:
         with branch.opened(remote, runs) as there:

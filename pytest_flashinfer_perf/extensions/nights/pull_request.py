@@ -24,7 +24,7 @@ from urllib.parse import urlencode
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from pytest_flashinfer_perf.api import FlashinferPerfError, fields, file_io, printing
-from pytest_flashinfer_perf.gate import document, markdown
+from pytest_flashinfer_perf.extensions.compare import document, markdown
 
 MIB = 2**20
 LARGEST_FILE, LARGEST_ANSWER = 32 * MIB, 64 * MIB

@@ -20,6 +20,7 @@ from pytest_flashinfer_perf.api import (
     Child,
     FlashinferPerfError,
     builds,
+    child_process,
     file_io,
     formatting,
     processes,
@@ -29,7 +30,6 @@ from pytest_flashinfer_perf.api import (
 from pytest_flashinfer_perf.extensions.prebuild import building, modules
 from pytest_flashinfer_perf.extensions.prebuild.modules import Needed
 from pytest_flashinfer_perf.extensions.prebuild.patches import pretend_cudnn
-from pytest_flashinfer_perf.machine import another_process
 from pytest_flashinfer_perf.plugin import options
 from pytest_flashinfer_perf.spec.case import Case
 
@@ -162,7 +162,7 @@ def architectures() -> str:
     """The architectures that the variable names, or those of the GPUs here, which a child process looks up."""
     if named := os.environ.get(ARCHITECTURES, "").strip():
         return named
-    if not (found := another_process.answer(PROBE)):
+    if not (found := child_process.answer(PROBE)):
         raise PrebuildError(f"there is no GPU to compile for: name one, such as {ARCHITECTURES}=9.0a")
     return found
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+USES = ("compare",)  # the processes of two sides, rules and what they are read from
+
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command
 

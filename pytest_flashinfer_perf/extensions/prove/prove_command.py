@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_flashinfer_perf.api import Row, Run, commands, file_io, judging, printing, processes, run_file, share
+from pytest_flashinfer_perf.api import Row, Run, commands, file_io, printing, processes, run_file, share
 from pytest_flashinfer_perf.api import options as core_options
+from pytest_flashinfer_perf.extensions.compare import judging, sides
 from pytest_flashinfer_perf.extensions.prove.proof import FEWEST, lines, prove
 from pytest_flashinfer_perf.settings import planting
 
@@ -23,17 +24,17 @@ def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     options = parser().parse_args(own)
     asked = None if options.share is None else share(options.share, "--share")
-    where, gpu = processes.environment("python", options.python), processes.gpu(for_pytest)
+    where, gpu = sides.environment("python", options.python), sides.gpu(for_pytest)
     rules = judging.rules(options, paired=False)
-    processes.verify_complete(where, rules.allowed)
+    sides.verify_complete(where, rules.allowed)
 
     def wanted(row: Row) -> float:
         """The extra work as a share of a case's time: the requested one, or 1.5 times the case's threshold."""
         return asked or BEYOND * math.expm1(rules.thresholds.of(row).in_log(row.median))
 
-    session = PlantedRuns(where, for_pytest, processes.folder(options.output, "prove"), gpu, wanted)
-    with processes.alone_on(gpu):
-        pair = processes.Pairs((PLAIN, PLANTED), session.measured)
+    session = PlantedRuns(where, for_pytest, sides.folder(options.output, "prove"), gpu, wanted)
+    with sides.alone_on(gpu):
+        pair = sides.Pairs((PLAIN, PLANTED), session.measured)
         for nth in range(options.processes):
             pair(nth)
     proof = prove(session.runs[PLAIN], session.runs[PLANTED], rules)
@@ -57,10 +58,10 @@ class PlantedRuns:
     def measured(self, side: str, nth: int, _cases: frozenset[str] | None) -> Run:
         name = f"{side}-{nth + 1:02}"
         planted = [f"--perf-plant={self.plants}"] if side == PLANTED else []
-        done = processes.measured(self.where, [*self.arguments, *planted], self.output / name, title=name)
+        done = sides.measured(self.where, [*self.arguments, *planted], self.output / name, title=name)
         if done.failed:
             raise run_file.RunError(f"{name}: tests failed, so nothing can be concluded: see {done.log}")
-        processes.verify(done.run, self.gpu)
+        sides.verify(done.run, self.gpu)
         self.runs[side].append(done.run)
         return done.run
 

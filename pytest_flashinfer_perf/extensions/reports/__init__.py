@@ -13,6 +13,8 @@ import pytest
 
 from pytest_flashinfer_perf.api import Child, Option, option, options
 
+USES = ("compare",)  # how the summary of a job is written, and the rules of the settings file
+
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command
 

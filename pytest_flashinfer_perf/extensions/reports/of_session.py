@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 import pytest
 
 from pytest_flashinfer_perf.api import BOARD, Run, printing, provenance, run_file, usage
-from pytest_flashinfer_perf.gate.markdown import summarized
+from pytest_flashinfer_perf.extensions.compare.markdown import summarized
 
 
 def run_of(config: pytest.Config) -> Run | None:

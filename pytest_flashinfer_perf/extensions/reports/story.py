@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_flashinfer_perf.api import Row, Run, formatting, judging, run_file, scatter, words
-from pytest_flashinfer_perf.gate import judge
-from pytest_flashinfer_perf.gate.read import verify_once
+from pytest_flashinfer_perf.api import Row, Run, formatting, judge, run_file, scatter, words
+from pytest_flashinfer_perf.extensions.compare import judging
 
 OWN = "own kernels"
 SOFTWARE = ("gpu", "driver", "cuda", "cudnn", "torch", "flashinfer", "cupti", "python_version")
@@ -248,11 +247,11 @@ def of(runs: Sequence[Run]) -> dict[str, ShownVerdict]:
     """Verdicts by case, as `compare` would give them with this folder's thresholds; empty for a single run."""
     if len(runs) < 2:
         return {}
-    verify_once(runs)
+    run_file.verify_once(runs)
     *base, head = runs
     held_to = judging.in_settings()
     found = {}
-    for one in judge.judge(base, [head], held_to).cases:  # with the figures, where there was something to compare
+    for one in judge(base, [head], held_to).cases:  # with the figures, where there was something to compare
         figures = f"{words.times(one)}, {words.changes(one)}: " if one.compared else ""
         found[one.name] = ShownVerdict(one.verdict.value, f"{figures}{one.sentence}")
     return found

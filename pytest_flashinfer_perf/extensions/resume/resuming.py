@@ -23,7 +23,6 @@ from pytest_flashinfer_perf.api import (
     printing,
     provenance,
     reports,
-    run_file,
     stash,
     usage,
 )
@@ -192,9 +191,6 @@ class Restorer:
         if is_kept(report):
             self._kept.add(report.nodeid)
             setattr(report, reports.NAME, self._past.finished[report.nodeid])
-        row = self._past.finished[report.nodeid].row if report.nodeid in self._kept else None
-        if row is not None:
-            run_file.put(row, report.user_properties)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:

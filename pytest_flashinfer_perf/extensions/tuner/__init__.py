@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command, Quantity
 
+USES = ("compare",)  # the rules of the settings file, and a device that is locked
+
 
 def pytest_perf_commands() -> tuple[Command, ...]:
     from pytest_flashinfer_perf.api import Command

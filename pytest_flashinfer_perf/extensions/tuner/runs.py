@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf.api import FlashinferPerfError, fields, file_io, formatting, printing, processes
+from pytest_flashinfer_perf.extensions.compare import sides
 from pytest_flashinfer_perf.extensions.tuner.found import TUNE, CaseFound, LeftOut
 from pytest_flashinfer_perf.extensions.tuner.loop import PLUGIN, SPOILED
 from pytest_flashinfer_perf.extensions.tuner.search import TuneJob
@@ -66,7 +67,7 @@ class Runs:
                 found[last["case"]] = _failed(last["case"], why)
             job = replace(job, done=tuple(found), crashed=_blamed(job.crashed, last, why))
         if not events:
-            raise TunerRunError(f"{title}: {why}, full log: {log}\n{processes.end(log, processes.LINES_OF_LOG)}")
+            raise TunerRunError(f"{title}: {why}, full log: {log}\n{processes.end(log, sides.LINES_OF_LOG)}")
         self.versions, asked = events[0]["versions"], events[0]["cases"]
         lost = [_failed(case, f"not looked at: {why}, full log: {log}") for case in asked if case not in found]
         printing.say(f"{title}: {formatting.counted(len(found), 'case')}" + f", {len(lost)} lost" * bool(lost))

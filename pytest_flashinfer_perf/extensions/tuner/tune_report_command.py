@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from pytest_flashinfer_perf.api import commands, file_io, formatting, judging, options, printing, processes, run_file
+from pytest_flashinfer_perf.api import commands, file_io, formatting, options, printing, processes, run_file
+from pytest_flashinfer_perf.extensions.compare import judging, sides
 from pytest_flashinfer_perf.extensions.tuner import found, judge, report
 from pytest_flashinfer_perf.extensions.tuner.found import Report
 from pytest_flashinfer_perf.extensions.tuner.runs import Runs
@@ -27,10 +28,10 @@ def main(arguments: Sequence[str]) -> int:
     limits = judging.in_settings(judging.settings(args)).thresholds
     _verify_files(args)
     before = found.read(args.base, "--base").cases if args.base else ()
-    folder, gpu = processes.folder(args.output, "tune-report"), processes.gpu(for_pytest)
+    folder, gpu = sides.folder(args.output, "tune-report"), sides.gpu(for_pytest)
     cache, write = (str(path.resolve()) if path else None for path in (args.cache, args.write_cache))
     runs = Runs(for_pytest, args.tunes, TuneJob(budget=args.budget, cache=cache, write=write), folder)
-    with processes.alone_on(gpu):
+    with sides.alone_on(gpu):
         cases, left_out = runs.cases()
     findings = *judge.findings(cases, limits), *judge.grown(cases, left_out, before, limits)
     made = Report(found.FORMAT, runs.versions, tuple(cases), tuple(left_out), findings)

@@ -9,10 +9,10 @@ import hypothesis
 import pytest
 from documents import DOCS, EXAMPLES, README, ROOT, blocks, commands_of, each
 
-from pytest_flashinfer_perf.gate import read as gate_read
 from pytest_flashinfer_perf.gate import thresholds
 from pytest_flashinfer_perf.plugin import terminal
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
+from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.settings import project_file
 
 OWN, BACKEND = DOCS / "own-kernel.md", DOCS / "add-a-backend.md"
@@ -87,7 +87,7 @@ def test_a_project_gives_its_tests_a_backend_and_thresholds(session, pytester):
     done.says("* mine  *", "*mine writes bfloat16 only: use torch")
     assert done.code == 0
     held_to = thresholds.read(project_file.read(pytester.path / "flashinfer-perf.toml"))
-    assert held_to.idle(gate_read.read([pytester.path / "run.json"])[0].rows) == []
+    assert held_to.idle(run_file.read_all([pytester.path / "run.json"])[0].rows) == []
 
 
 @pytest.mark.usefixtures("with_backend")

@@ -92,13 +92,13 @@ def test_help_has_its_option_and_a_wrong_value_is_a_sentence(installed, session)
 
 
 @pytest.mark.parametrize(("watts", "slower"), [(900, True), (720, False)])
-def test_the_gate_judges_the_energy(written, capsys, watts, slower):
+def test_the_gate_judges_the_energy(written, watts, slower):
     _, before = written("before.json", "--perf-watts=700")
     _, after = written("after.json", f"--perf-watts={watts}")
-    capsys.readouterr()
-    code = cli.main(["compare", "--base", str(before), "--head", str(after)])
-    told = "slower-energy: slower: the energy of a call changed by more than" in capsys.readouterr().out
-    assert (told, code == 1) == (slower, slower)
+    rules = api.verdict.read_rules(project_file.find(before.parent), loading.manager().hook)
+    judgement = api.judge([api.read_run(before)], [api.read_run(after)], rules)
+    told = {one.reason for one in judgement.cases} == {"slower-energy"}
+    assert (told, judgement.exit_code == 1) == (slower, slower)
 
 
 def test_its_command_reads_a_run(written, capsys):

@@ -10,7 +10,7 @@ from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.extensions.fuzz import findings
 from pytest_flashinfer_perf.extensions.fuzz.asked import is_finding
 from pytest_flashinfer_perf.extensions.resume import journal
-from pytest_flashinfer_perf.gate import rules
+from pytest_flashinfer_perf.gate import verdict
 from pytest_flashinfer_perf.settings import project_file
 
 FINDING = {"flashinfer_perf_finding": 1, "line": ["--routine", "mm_fp8", "--m", "4"], "case": "c"}
@@ -32,7 +32,7 @@ def read_finding(path):
 
 
 def read_settings(path):
-    rules.read(project_file.read(path), loading.manager().hook)
+    verdict.read_rules(project_file.read(path), loading.manager().hook)
 
 
 JOURNAL = [

@@ -115,7 +115,7 @@ def test_the_action_compares_commits_and_comments(shell, tmp_path):
     assert done.returncode == 1, done.stdout + done.stderr
     assert "3 SLOWER: something got worse" in done.stdout
     assert (tmp_path / "OUTPUT").read_text() == "exit-code=1\n"
-    assert {"junit.xml", "verdicts.json"} <= {path.name for path in (tmp_path / "ab").iterdir()}
+    assert {"verdicts.json"} <= {path.name for path in (tmp_path / "ab").iterdir()}
 
     event = {"pull_request": {"number": 7, "head": {"sha": commits[1]}}}
     (tmp_path / "EVENT_PATH").write_text(json.dumps(event))

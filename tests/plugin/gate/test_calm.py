@@ -87,7 +87,7 @@ def test_busy_rows_are_left_out_where_others_remain():
     [judged] = judge(base, head, rules()).cases
     assert (judged.verdict, judged.case.left_out) == (Verdict.SLOWER, 1)
     assert judged.effects[0].seen.after == (300e-6,)
-    assert "1 measurement left out: this machine was busy" in words.sentence(judged)
+    assert "1 measurement left out: this machine was busy" in " ".join(words.remarks(judged))
 
 
 # Several processes on a quiet CPU.

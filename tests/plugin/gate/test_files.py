@@ -8,7 +8,6 @@ import pytest
 from made import plain, row, run, saved
 
 from pytest_flashinfer_perf.gate import figures, thresholds
-from pytest_flashinfer_perf.gate import read as runs
 from pytest_flashinfer_perf.gate.thresholds import Rival
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.run_file import RunError
@@ -21,7 +20,7 @@ def test_files_and_folders_of_them_are_read_in_their_order(tmp_path):
     saved(tmp_path / "more" / "b.json", row(us=101.0))
     saved(tmp_path / "more" / "deeper" / "a.json", row(us=102.0))
     (tmp_path / "more" / "verdicts.json").write_text('{"flashinfer_perf_gate": 1}')
-    read = runs.read([one, tmp_path / "more"])
+    read = run_file.read_all([one, tmp_path / "more"])
     assert [run.source.rpartition("/")[2] for run in read] == ["one.json", "b.json", "a.json"]
     assert read[0].when == datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 
@@ -30,7 +29,7 @@ def test_files_and_folders_of_them_are_read_in_their_order(tmp_path):
 def test_a_stored_name_is_its_latest(tmp_path, name):
     for number in ("0001_main", "0002_main", "0003_other", "0004_mainly"):
         saved(tmp_path / "Linux" / f"{number}.json", row())
-    [read] = runs.read([name], storage=tmp_path)
+    [read] = run_file.read_all([name], storage=tmp_path)
     assert read.source.endswith("0002_main.json")
 
 
@@ -49,7 +48,7 @@ def test_what_cannot_be_read_names_the_file(tmp_path, text, sentence):
     path = tmp_path / "run.json"
     path.write_text(text)
     with pytest.raises(RunError, match=sentence) as error:
-        runs.read([path])
+        run_file.read_all([path])
     assert str(path) in str(error.value)
 
 
@@ -61,7 +60,7 @@ def test_nothing_to_read_is_an_error(tmp_path):
         (["x"], "name"),
     ):
         with pytest.raises(RunError, match=sentence):
-            runs.read(names, storage=tmp_path / "none")
+            run_file.read_all(names, storage=tmp_path / "none")
 
 
 NOON, LATER = "2026-11-20T12:00:00+00:00", "2026-11-20T12:00:01+00:00"
@@ -85,10 +84,10 @@ def test_one_run_in_two_files_is_one_process(tmp_path, other, same):
     saved(tmp_path / "a.json", row(**info), when=NOON)
     saved(tmp_path / "b.json", row(**of_row), **of_file)
     if not same:
-        assert len(runs.read([tmp_path])) == 2
+        assert len(run_file.read_all([tmp_path])) == 2
         return
     with pytest.raises(RunError, match=r"b\.json is the same run as .*a\.json: a process counts once, leave one out"):
-        runs.read([tmp_path])
+        run_file.read_all([tmp_path])
 
 
 def test_old_and_plain_files_are_read():

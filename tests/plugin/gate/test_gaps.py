@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from made import row, run
 from verdicts import rules, verdict
 
-from pytest_flashinfer_perf.gate import effects, figures, terminal, words
+from pytest_flashinfer_perf.gate import effects, figures, words
 from pytest_flashinfer_perf.gate.effects import Domain
 from pytest_flashinfer_perf.gate.judge import contradicts, judge
 from pytest_flashinfer_perf.gate.match import Reason
@@ -64,10 +64,9 @@ def test_gaps_are_shown_beside_the_kernels():
     judgement = judge([run(sides[0])], [run(sides[1])], rules())
     [judged] = judgement.cases
     assert [effect.seen.domain for effect in judged.effects] == ["busy", "gaps"]
-    said = words.sentence(judged)
-    assert said.startswith("60.00 us -> 73.50 us: busy +5.00 %, gaps +18.33 %; "), "the whole call is what people see"
-    assert "gaps between kernels 10.00 us -> 21.00 us: the host launches them one by one" in said
-    assert any(line.strip() == "gaps" for line in terminal.explanation(judgement, "*"))
+    assert words.times(judged) == "60.00 us -> 73.50 us", "the whole call is what people see"
+    assert words.changes(judged) == "busy +5.00 %, gaps +18.33 %"
+    assert "gaps between kernels 10.00 us -> 21.00 us: the host launches them one by one" in [*words.remarks(judged)]
 
 
 def test_a_row_of_an_earlier_version_is_judged_as_it_was():

@@ -8,7 +8,7 @@ import pytest
 from made import row, run
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.gate import document, markdown, rules, terminal, words
+from pytest_flashinfer_perf.gate import verdict, words
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.quantity import OtherTime, Quantity
 from pytest_flashinfer_perf.gate.thresholds import Broken, number, share
@@ -70,7 +70,7 @@ def held_to(tmp_path):
 
     def held_to(text=""):
         (tmp_path / "flashinfer-perf.toml").write_text(text)
-        return rules.read(project_file.find(tmp_path), HOOK)
+        return verdict.read_rules(project_file.find(tmp_path), HOOK)
 
     return held_to
 
@@ -106,8 +106,6 @@ def test_what_it_says_is_shown(held_to):
     assert judged.sentence == "slower in its wait alone: the time that it waits changed by more than slower_wait"
     assert (words.times(judged), words.changes(judged)) == ("50.00 us -> 70.00 us", "wait +40.00 %, time +0.00 %")
     assert list(words.remarks(judged)) == ["waits 2 times"]
-    told = document.of(compared(held_to(ASKED), after=70e-6)).cases[0]
-    assert (told.reason, told.judged_in, [*told.effects]) == ("slower-wait", "wait", ["wait", "time"])
 
 
 def test_what_else_ran_meanwhile_is_its_own(held_to):
@@ -145,14 +143,10 @@ def test_a_quantity_that_nobody_has_is_named(held_to):
         ('[all]\n"yours" = { max_us = 9 }\n', "all of mine: 100.0 us", 0),
     ],
 )
-def test_a_sum_is_judged_and_shown_in_every_form(held_to, text, line, code):
+def test_a_sum_is_judged_and_shown(held_to, text, line, code):
     judgement = compared(held_to(text))
     assert judgement.exit_code == code
-    assert line in list(terminal.lines(judgement))
-    assert markdown.as_markdown(line) in markdown.text(judgement).splitlines()
-    assert 'name="all of mine"' in document.junit_xml(judgement)
-    assert ('message="WORSE all of mine' in document.junit_xml(judgement)) == (code == 1)
-    assert [one.line for one in document.of(judgement).steps] == [line]
+    assert line in list(words.lines(judgement))
     assert ("yours" in words.notes(judgement)) == ("yours" in text)
 
 

@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 from planted_children import Squares
 
-from pytest_flashinfer_perf.launch.child_process import RETIRED, ChildProcess, Ended, StartError, end_group
+from pytest_flashinfer_perf.launch.child_process import (
+    RETIRED,
+    ChildProcess,
+    Ended,
+    NoAnswerError,
+    StartError,
+    answer,
+    end_group,
+)
 
 
 @pytest.fixture(params=[True, False], ids=["forks", "cannot fork"])
@@ -76,3 +84,11 @@ def test_no_process_of_a_group_is_left_also_one_that_takes_long_to_end():
         assert status.exists()
         assert end_group(process) == -signal.SIGKILL
         assert not status.exists() or "State:\tZ" in status.read_text()
+
+
+def test_it_has_arguments_and_variables_and_its_error_is_named():
+    assert answer("import os, sys; print(sys.argv[1] + os.environ['HERE'])", "7", HERE="8") == "78"
+    with pytest.raises(NoAnswerError, match=r"^ZeroDivisionError: division by zero$"):
+        answer("1 / 0")
+    with pytest.raises(NoAnswerError, match="it ended with 3"):
+        answer("import os; os._exit(3)")

@@ -1,14 +1,10 @@
 """What cannot be used is one sentence, and the same exit code from every command."""
 
-import fcntl
 import importlib
-import io
 import json
 import pkgutil
-import re
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,7 +15,6 @@ from made import row, saved
 import pytest_flashinfer_perf
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.launch import processes
 
 NOTHING = None
 FAULTS = {
@@ -110,13 +105,6 @@ def test_a_run_of_pytest_ends_with_its_own_code(option, session, pytester):
     assert "INTERNALERROR" not in done.out
 
 
-def test_a_fault_of_this_package_is_no_verdict(tmp_path, monkeypatch, capsys):
-    good = str(saved(tmp_path / "good.json", row()))
-    monkeypatch.setattr("textwrap.wrap", lambda *_, **__: 1 // 0)
-    assert cli.main(["compare", "--base", good, "--head", good]) == 2
-    assert "ZeroDivisionError" in capsys.readouterr().err
-
-
 def test_the_package_is_a_command():
     done = subprocess.run([sys.executable, "-m", pytest_flashinfer_perf.__name__, "--version"], capture_output=True)  # noqa: PLW1510
     assert done.stdout.startswith(b"pytest-flashinfer-perf ")
@@ -158,38 +146,6 @@ def test_a_marker_without_a_number_is_one_sentence(session, seconds):
     done = session(test_named=OWN.replace("def test", f"{marker}\ndef test"))
     assert done.code == pytest.ExitCode.USAGE_ERROR
     done.complains("ERROR: *::test_named: benchmark(max_time=*) must be a number of seconds")
-
-
-def test_an_id_with_brackets_is_told_how_a_glob_has_them(tmp_path, capsys):
-    good, settings = str(saved(tmp_path / "good.json", row())), tmp_path / "mine.toml"
-    settings.write_text('[thresholds]\n"t.py::test_g[1]" = { slower = "2%" }\n"t[[]1]" = { slower = "2%" }\n')
-    cli.main(["compare", "--base", good, "--head", good, f"--perf-config={settings}"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "'t.py::test_g[1]' fits no case: brackets are written as in 't.py::test_g[[]1]'" in said
-    assert re.search(r"'t\[\[\]1\]' fits no case(?!:)", said)
-
-
-class Telling(io.StringIO):
-    """A stream that does something once it is written to."""
-
-    def __init__(self, then):
-        super().__init__()
-        self._then = then
-
-    def write(self, text):
-        self._then()
-        return super().write(text)
-
-
-@pytest.mark.parametrize(("gpu", "named"), [(None, "CPU"), ("GPU-0", "GPU")])
-def test_who_waits_for_a_device_is_told_which(tmp_path, monkeypatch, gpu, named):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    lock = tmp_path / f"flashinfer-perf-{gpu or 'cpu'}.lock"
-    with lock.open("w") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        monkeypatch.setattr(sys, "stderr", Telling(lambda: fcntl.flock(other, fcntl.LOCK_UN)))
-        with processes.alone_on(gpu):
-            assert sys.stderr.getvalue() == f"waiting for the {named}: another run holds {lock}\n"
 
 
 def test_every_error_has_the_one_base():

@@ -27,7 +27,7 @@ COMMANDS = here(
         "merge a.json b.json -o a.json": "--output: a.json is read",
         "compare --base a.json --head b.json --json a.json": "--json: a.json is read",
         "compare --base a.json --head b.json --markdown b.json": "--markdown: b.json is read",
-        "compare --base runs --head b.json --junit runs/c.json": "--junit: runs/c.json is read",
+        "compare --base runs --head b.json --json runs/c.json": "--json: runs/c.json is read",
         "compare --base main --storage runs --head b.json --json runs/0001_main.json": "--json: runs/0001_main.json is",
         "compare --base a.json --head b.json --perf-config=own.toml --json own.toml": "--json: own.toml is read",
         "compare --base a.json --head b.json --json x --markdown x": "--json: x is written by --markdown too",
@@ -89,13 +89,6 @@ def test_a_session_refuses_to_write_what_it_reads(pytester, line):
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines([f"ERROR: {OPTIONS[line]}*: write to another file"])
     assert contents(pytester.path) == before
-
-
-def test_a_device_may_be_named_twice_and_another_file_beside_those_that_are_read(files, tmp_path, capsys):
-    outputs = ["--json=/dev/stdout", "--markdown=/dev/stdout", "--junit=runs/new.xml"]
-    assert cli.main(["compare", "--base", "a.json", "--head", "b.json", *outputs]) == 0
-    assert contents(tmp_path).keys() == {*files, tmp_path / "runs" / "new.xml"}
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.usefixtures("files")

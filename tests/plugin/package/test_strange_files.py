@@ -17,7 +17,7 @@ from mutations import as_json, as_text, few_and, put, said_of, texts
 
 from pytest_flashinfer_perf import cli, loading
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.gate import rules
+from pytest_flashinfer_perf.gate import verdict
 from pytest_flashinfer_perf.settings import planting, project_file
 from pytest_flashinfer_perf.settings.project_file import ProjectFileError
 
@@ -62,8 +62,7 @@ def run(us=100.0, nth=1):
 COMMANDS = here(
     [
         "compare --base base.json --head strange.json",
-        "compare --base strange.json --head base.json --json v.json --markdown v.md --junit v.xml",
-        "compare --base base.json --head strange.json --explain *",
+        "compare --base strange.json --head base.json --json v.json --markdown v.md",
         "compare --base strange.json base.json --head other.json again.json --paired",
         "report --markdown strange.json base.json",
         "merge strange.json other.json -o merged.json",
@@ -147,7 +146,7 @@ SETTINGS = """
 
 def read_settings(path):
     project = project_file.read(path)
-    rules.read(project, loading.manager().hook)
+    verdict.read_rules(project, loading.manager().hook)
     project_file.read_tolerances(project)
     project_file.read_quarantine(project)
 

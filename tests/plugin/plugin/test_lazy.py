@@ -49,7 +49,7 @@ NEEDS_NO_ROUTINE = """
 import sys
 
 def pytest_unconfigure():
-    unneeded = {"torch._dynamo", "flashinfer", "hypothesis", "pytest_flashinfer_perf.routines.attention.decode"}
+    unneeded = {"torch._dynamo", "flashinfer", "pytest_flashinfer_perf.routines.attention.decode"}
     assert not unneeded & set(sys.modules), "decode alone takes 0.1 s"
     assert "torch" in sys.modules
 """

@@ -4,11 +4,8 @@ import shlex
 import sys
 
 import pytest
-import torch
 from declared import here
 from decode_cases import QUICK, TEST
-
-from pytest_flashinfer_perf.session import progress
 
 OWN = "import torch\ndef test_own(perf): perf.time(torch.neg, torch.ones(8))\n"
 
@@ -50,24 +47,6 @@ def test_saving_comparing_and_histograms_keep_working(session, pytester):
     compared = pytester.run(sys.executable, "-m", "pytest_benchmark", "compare", saved)
     assert compared.ret == 0
     compared.stdout.fnmatch_lines(["*test_decode[[]b2-s16-h4-kv2-d16-p4-torch]*"])
-
-
-@pytest.mark.parametrize("of_project", [False, True])
-def test_the_machine_is_described_once_and_before_cases_run(session, monkeypatch, of_project):
-    """py-cpuinfo waits for a process of its own, 1.1 s on one machine: while cases are collected, not at the end."""
-    events = []
-
-    def described():
-        events.append("described")
-        return {"brand_raw": "a CPU", "hz_actual": [1, 0]}
-
-    monkeypatch.setattr("cpuinfo.get_cpu_info", described)
-    monkeypatch.setattr(torch, "flashinfer_perf_events", events, raising=False)
-    hook = "def pytest_benchmark_generate_machine_info(): return {'cpu': {'brand_raw': 'known'}}"
-    case = OWN.replace("perf.time", "torch.flashinfer_perf_events.append('case'); perf.time")
-    cpu = session(conftest=hook if of_project else "", test_own=case).document["machine_info"]["cpu"]
-    expected = (["case"], {"brand_raw": "known"}) if of_project else (["described", "case"], {"brand_raw": "a CPU"})
-    assert (events, cpu) == expected
 
 
 def test_a_plain_benchmark_beside_ours_is_left_alone(session):
@@ -208,17 +187,6 @@ def test_run_it_again_works_from_where_pytest_was_started(pytester, monkeypatch,
     done = pytester.runpytest(*QUICK, there / "test_below.py", "-W", "ignore")
     [[_, test]] = [shlex.split(line) for line in done.outlines if line.startswith("pytest ")]
     pytester.runpytest(*QUICK, test, "--collect-only", "-q").stdout.fnmatch_lines(["1 test collected*"])
-
-
-@pytest.mark.parametrize(("options", "told"), [((), True), (("-n1",), True), (("-v",), False), (("-q",), False)])
-def test_a_long_run_says_which_case_begins_and_how_long_the_rest_may_take(session, monkeypatch, options, told):
-    monkeypatch.setattr(progress, "EACH_S", 0)
-    each = "import pytest\n@pytest.mark.parametrize('n', [1, 2, 3])\n"
-    done = session(*options, test_own=each + "def test_own(perf, n): perf.time(int, n)")
-    assert done.outcomes["passed"] == 3
-    lines = [line for line in done.out.splitlines() if line.startswith("case ")]
-    expected = [f"case {n} of 3, less than a minute left: test_own.py::test_own[{n}]" for n in (2, 3)]
-    assert lines == (expected if told else [])
 
 
 TOLD = """

@@ -225,10 +225,3 @@ def test_a_run_of_another_plugin_is_none_of_ours():
     assert Commit.of({"id": "unversioned", "dirty": 1}) == Commit(None, dirty=True)
     assert Commit.of({"id": 7}) == Commit("7")
     assert run_file.parse({"benchmarks": [], "commit_info": []}, "f").commit == Commit()
-
-
-def test_a_rows_numbers_are_properties_of_its_test():
-    made = typed(median=1.23456789e-4, tflops=5.0)
-    known = [("perf_median_us", 1.0), ("mine", 2)]
-    run_file.put(made, known)
-    assert known == [("mine", 2), ("perf_median_us", 123.456789), ("perf_tflops", 5.0), ("perf_status", "ok")]

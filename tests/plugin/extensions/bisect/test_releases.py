@@ -9,7 +9,7 @@ from releases import environment, packed, wheel
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.extensions.bisect import places
 from pytest_flashinfer_perf.extensions.bisect.places import Installed
-from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.extensions.compare import sides
 
 # By the real pip.
 BY_PIP = pytest.mark.parametrize("bisect", [True], indirect=True, ids=["pip"])
@@ -91,7 +91,7 @@ def test_what_is_installed_stays_and_the_release_comes_before_it(tmp_path, monke
     install = places.installer(command[:1])
     where = Installed(tmp_path, command, install, {"1.0": made}).prepared("head", "1.0")
     assert where.command[:2] == ("env", f"PYTHONPATH={tmp_path / 'releases' / '1.0'}:/already/there")
-    processes.logged(where.command, tmp_path / "log")
+    sides.logged(where.command, tmp_path / "log")
     assert (tmp_path / "log").read_text() == "1 pytest\n"
 
 
@@ -114,7 +114,7 @@ def test_what_a_release_requires_is_installed_with_it(tmp_path, monkeypatch):
     program = "import flashinfer, kernels, kernels.of_13, dsl; print(kernels.A, kernels.of_13.B, dsl.C)"
     install = places.installer([sys.executable], wheels)
     where = Installed(tmp_path, (sys.executable, "-m", "pytest"), install, {"1.0": made}).prepared("head", "1.0")
-    processes.logged(where.program(program), tmp_path / "log")
+    sides.logged(where.program(program), tmp_path / "log")
     assert (tmp_path / "log").read_text() == "1 2 3\n"
     assert sorted(path.stem for path in (tmp_path / "builds").iterdir()) == [
         "1.0",

@@ -146,11 +146,9 @@ def test_what_cannot_be_summed_cannot_be_judged(compared):
 
 def test_the_sum_is_in_every_form_of_the_verdicts(compared, tmp_path):
     settings = '[thresholds]\n"*" = { slower = "50%" }\n[models]\n"*" = { slower_step = "3%" }\n'
-    forms = {name: tmp_path / f"verdicts.{name}" for name in ("markdown", "json", "junit")}
+    forms = {name: tmp_path / f"verdicts.{name}" for name in ("markdown", "json")}
     compared(longer(0.05), settings, *(f"--{name}={path}" for name, path in forms.items()))
     texts = {name: path.read_text() for name, path in forms.items()}
     assert "WORSE step of tiny: 336.0 us" in texts["markdown"]
     [step] = json.loads(texts["json"])["steps"]
     assert (step["model"], len(step["worse"]), step["unknown"]) == ("tiny", 1, [])
-    assert 'name="step of tiny"' in texts["junit"]
-    assert '<failure message="WORSE step of tiny' in texts["junit"]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from made import row, run
 from workflows import ROOT, Api
 
+from pytest_flashinfer_perf.extensions.compare import document
 from pytest_flashinfer_perf.extensions.nights import pull_request
 from pytest_flashinfer_perf.files import write_json
-from pytest_flashinfer_perf.gate import document
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import Rules
 

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.engine import planted_work
-from pytest_flashinfer_perf.gate import read
+from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.settings import planting
 
 QUICK = ("--import-mode=importlib", "-p", "no:cacheprovider", "--perf-iters=3", "--perf-device=cpu")
@@ -37,7 +37,7 @@ def measured(pytester):
     def measured(*arguments):
         done = pytester.runpytest(*arguments, *QUICK, "--benchmark-json=run.json")
         assert done.ret == 0
-        return {row.fullname: row for row in read.read([pytester.path / "run.json"])[0].rows}
+        return {row.fullname: row for row in run_file.read_all([pytester.path / "run.json"])[0].rows}
 
     measured.path = pytester.path
     return measured

@@ -9,20 +9,11 @@ from __future__ import annotations
 import json
 import math
 import re
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from xml.etree import ElementTree as ET
 
-from pytest_flashinfer_perf.gate import words
-from pytest_flashinfer_perf.gate.effects import Effect
-from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, RunSum, Verdict
-from pytest_flashinfer_perf.printing import safe_lines
-from pytest_flashinfer_perf.rows import fields
-from pytest_flashinfer_perf.rows.fields import FieldError
-from pytest_flashinfer_perf.rows.row import Row
-from pytest_flashinfer_perf.rows.run_file import Run
+from pytest_flashinfer_perf.api import Row, Run, effects, fields, verdict, words
 
 SCHEMA = 1
 CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")  # of a reason
@@ -74,7 +65,7 @@ class ToldEffect:
 @dataclass(frozen=True)
 class ToldCase:
     case: str
-    verdict: Verdict
+    verdict: verdict.Verdict
     reason: str
     sentence: str
     time: str
@@ -93,7 +84,7 @@ class ToldCase:
 
     def __post_init__(self) -> None:
         if CODE.fullmatch(self.reason) is None:
-            raise FieldError(f"reason must be words with hyphens between them, got {fields.shown(self.reason)}")
+            raise fields.FieldError(f"reason must be words with hyphens between them, got {fields.shown(self.reason)}")
 
 
 @dataclass(frozen=True)
@@ -115,7 +106,7 @@ class Told:
     cases: tuple[ToldCase, ...]
 
 
-def text(judgement: Judgement) -> str:
+def text(judgement: verdict.Judgement) -> str:
     return json.dumps(fields.written(of(judgement)), indent=1) + "\n"
 
 
@@ -124,7 +115,7 @@ def read(values: Any) -> Told:
     return fields.read(Told, values, "the verdicts")
 
 
-def of(judgement: Judgement) -> Told:
+def of(judgement: verdict.Judgement) -> Told:
     return Told(
         flashinfer_perf_gate=SCHEMA,
         exit_code=judgement.exit_code,
@@ -146,11 +137,11 @@ def _runs(runs: Sequence[Run]) -> tuple[ToldRun, ...]:
     return tuple(ToldRun(run.source, run.when.isoformat(), run.commit.id) for run in runs)
 
 
-def _sum(one: RunSum) -> ToldSum:
+def _sum(one: verdict.RunSum) -> ToldSum:
     return ToldSum(one.name, one.line, one.subject, one.leads, one.sentence, one.worse, one.unknown)
 
 
-def _case(judged: Judged) -> ToldCase:
+def _case(judged: verdict.Judged) -> ToldCase:
     return ToldCase(
         case=judged.name,
         verdict=judged.verdict,
@@ -177,7 +168,7 @@ def _medians(rows: Sequence[Row]) -> tuple[float | None, ...]:
     return tuple(row.median if math.isfinite(row.median) else None for row in rows)
 
 
-def _effect(effect: Effect) -> ToldEffect:
+def _effect(effect: effects.Effect) -> ToldEffect:
     return ToldEffect(
         change=effect.change,
         error=effect.error,
@@ -190,50 +181,3 @@ def _effect(effect: Effect) -> ToldEffect:
         after=effect.seen.after,
         noise=ToldNoise(effect.noise.sd, effect.noise.df, effect.noise.source),
     )
-
-
-# The comparison as JUnit XML: a test per case, for CI systems that list tests.
-
-SUITE = "flashinfer-perf"
-
-
-def junit_xml(judgement: Judgement) -> str:
-    suite = ET.Element("testsuite", name=SUITE)
-    for problem in words.problems(judgement):
-        ET.SubElement(_test(suite, "the comparison"), "error", message=safe_lines(problem))
-    for judged in judgement.cases:
-        outcome = _outcome(judged, strict=judgement.rules.strict)
-        test = _test(suite, judged.name, _seconds(judged))
-        for name, value in zip(("file", "line"), words.place(judged) or (), strict=False):
-            test.set(name, safe_lines(str(value)))
-        if outcome:
-            ET.SubElement(test, outcome, message=safe_lines(f"{judged.verdict.value} {words.sentence(judged)}"))
-    for one in judgement.sums:
-        test = _test(suite, one.subject)
-        if one.verdict:
-            ET.SubElement(test, "failure" if one.worse else "error", message=safe_lines(one.line))
-    suite.set("tests", str(len(suite)))
-    suite.set("time", f"{sum(map(_seconds, judgement.cases)):.9f}")
-    for plural, outcome in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-        suite.set(plural, str(len(suite.findall(f"*/{outcome}"))))
-    ET.indent(suite)
-    return f"<?xml version='1.0' encoding='utf-8'?>\n{ET.tostring(suite, encoding='unicode')}\n"
-
-
-def _test(suite: ET.Element, name: str, seconds: float = 0.0) -> ET.Element:
-    return ET.SubElement(suite, "testcase", classname=SUITE, name=safe_lines(name), time=f"{seconds:.9f}")
-
-
-def _seconds(judged: Judged) -> float:
-    """A call's median in head; 0 where head has none."""
-    medians = [median for median in _medians(judged.case.after) if median is not None]
-    return statistics.median(medians) if medians else 0.0
-
-
-def _outcome(judged: Judged, *, strict: bool) -> str | None:
-    if judged.worse:
-        return "failure"
-    if judged.unjudged or (strict and judged.verdict is Verdict.AMBIGUOUS):
-        return "error"
-    quiet = judged.verdict is Verdict.AMBIGUOUS or judged.admitted
-    return "skipped" if quiet else None

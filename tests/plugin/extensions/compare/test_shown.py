@@ -1,10 +1,10 @@
 """What a comparison shows, writes and exits with: `flashinfer-perf compare` on files."""
 
 import json
+import os
 import re
 import subprocess
 import sys
-from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from made import placements, plain, row, run, saved
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.gate import document, markdown, match, terminal, words
+from pytest_flashinfer_perf.extensions.compare import document, markdown, pytest_perf_judged
+from pytest_flashinfer_perf.gate import match, words
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, Rules
@@ -164,44 +165,13 @@ def test_several_files_and_pairs_of_them(files, capsys):
     assert "base.json and 1 more (2 processes" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.usefixtures("files")
-def test_explain_prints_every_number(capsys):
-    assert compare("--head", "head.json", "--explain", "decode/a*") == 1
-    shown = capsys.readouterr().out
-    for sentence in (
-        "decode/a-fa3: SLOWER (slower)",
-        "baseline: 497.1 us, spread 0.10 % over 30 samples, 900000 cycles at 1.800 GHz; cupti, rotate, ok; base.json",
-        "  cycles, which it is judged by\n    cycles before 900000, after 1e+06\n    change +11.11 % +- 0.545 %",
-        "between processes 0.385 %, placements, 8.3 degrees of freedom",
-        "95 % bounds ",
-        "significantly slower among all cases",
-        "  time\n    us before 497.1, after 550",
-        "asked: slower 2 %, floor_us 0.1",
-        "threshold +",
-    ):
-        assert sentence in shown
-    assert "decode/b" not in shown
-    assert compare("--head", "head.json", "--explain", "nonsense") == 1
-    assert "no case of this comparison is called that" in capsys.readouterr().out
-
-
 def test_files_of_verdicts(files):
-    compare("--head", "head.json", "--markdown", "out/v.md", "--json", "v.json", "--junit", "v.xml")
+    compare("--head", "head.json", "--markdown", "out/v.md", "--json", "v.json")
     written = json.loads((files / "v.json").read_text())
     assert written["exit_code"] == 1
     [slow] = [case for case in written["cases"] if case["verdict"] == "SLOWER"]
     assert slow["judged_in"] == "cycles"
     assert slow["effects"]["cycles"]["noise"]["source"] == "placements"
-    suite = ET.parse(files / "v.xml").getroot()
-    assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
-        "tests": "8",
-        "failures": "1",
-        "errors": "3",
-        "skipped": "1",
-    }
-    times = {test.get("name"): test.get("time") for test in suite}
-    assert times["decode/a-fa3"] == "0.000550000"
-    assert float(suite.get("time")) == pytest.approx(sum(map(float, times.values())))
     text = (files / "out" / "v.md").read_text()
     assert "| SLOWER | decode/a-fa3 | 497.1 us -&gt; 550.0 us | cycles +11.11 %, time +10.64 % |" in text
     assert "decode/g-fa3\\|&lt;script&gt;" in text
@@ -220,8 +190,7 @@ def test_a_file_that_cannot_be_written_and_an_empty_name_are_no_verdict(files, c
 def test_a_refused_comparison_says_so_everywhere():
     judgement = judge([run(row("a"))], [run(row("b"))], Rules(allowed=match.allowed("missing")))
     assert "**Refused**: nothing was compared" in markdown.text(judgement)
-    suite = ET.fromstring(document.junit_xml(judgement).partition("\n")[2])
-    assert [test.get("name") for test in suite if test.find("error") is not None] == ["the comparison"]
+    assert json.loads(document.text(judgement))["refusals"] == list(words.problems(judgement))
 
 
 FAILED = [{"case": "decode/w-fa3", "outcome": "failed", "reason": "Failed: wrong answer: output 0"}]
@@ -229,36 +198,26 @@ FAILED = [{"case": "decode/w-fa3", "outcome": "failed", "reason": "Failed: wrong
 
 def test_a_failure_without_a_row_is_shown_everywhere(files, capsys):
     saved(files / "wrong.json", *BEFORE, unmeasured=FAILED)
-    assert compare("--head", "wrong.json", "--json", "v.json", "--markdown", "v.md", "--junit", "v.xml") == 1
+    assert compare("--head", "wrong.json", "--json", "v.json", "--markdown", "v.md") == 1
     shown = " ".join(capsys.readouterr().out.split())
     assert "INVALID (1) decode/w-fa3 failed: wrong.json: Failed: wrong answer: output 0 " in shown
     assert shown.endswith("1 INVALID, 7 SAME: something got worse")
     [invalid] = [case for case in json.loads((files / "v.json").read_text())["cases"] if case["verdict"] == "INVALID"]
     assert (invalid["case"], invalid["reason"], invalid["bound"]) == ("decode/w-fa3", "failed", None)
     assert "| INVALID | decode/w-fa3 |" in (files / "v.md").read_text()
-    assert ET.parse(files / "v.xml").getroot().get("failures") == "1"
-    assert compare("--head", "wrong.json", "--explain", "*w-fa3") == 1
-    assert "decode/w-fa3: INVALID (failed)" in capsys.readouterr().out
 
 
 def test_samples_that_scatter_without_end_are_shown_all_the_same():
     wild = plain()
     wild["stats"]["iqr"] = 5000 * wild["stats"]["median"]
     judgement = judge([run(plain())], [run(wild)], Rules())
-    shown = "\n".join(terminal.lines(judgement))
-    assert "likely between -100.00 % and over +9900 %" in shown
-    assert "95 % bounds -100.00 % and over +9900 %" in "\n".join(terminal.explanation(judgement, "*"))
-
-
-def test_ambiguous_is_an_error_when_strict():
-    judged = [judge([run(plain())], [run(plain())], Rules(strict=strict)) for strict in (False, True)]
-    assert [re.findall("<(skipped|error) ", document.junit_xml(one)) for one in judged] == [["skipped"], ["error"]]
+    assert "likely between -100.00 % and over +9900 %" in "\n".join(words.lines(judgement))
 
 
 def test_github_gets_a_summary_and_annotations(files, monkeypatch, capsys):
     summary = files / "summary.md"
     summary.write_text("before\n")
-    assert list(markdown.publish(judge([run(row())], [run(row())], Rules()))) == []
+    assert list(pytest_perf_judged(judge([run(row())], [run(row())], Rules()))) == []
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     compare("--head", "head.json")
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("::")]
@@ -269,22 +228,6 @@ def test_github_gets_a_summary_and_annotations(files, monkeypatch, capsys):
     saved(files / "other.json", row("decode/other"))
     compare("--head", "other.json", "--perf-gate-allow=missing")
     assert "::error title=refused::nothing was compared" in capsys.readouterr().out
-
-
-def test_the_line_of_a_test_that_is_here_is_annotated(files, monkeypatch, capsys):
-    """Wherever a stranger's file says that a test lies: only such a definition is looked for."""
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(files / "summary.md"))
-    (files / "tests").mkdir()
-    (files / "tests" / "test_decode.py").write_text("def test_decode_twice(): ...\n\n\ndef test_decode(perf): ...\n")
-    compare("--head", "head.json", "--junit=v.xml")
-    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("::")]
-    where = "file=tests/test_decode.py,line=4::"
-    assert [where in note for note in notes] == [True] * 4 + [False]
-    lines = [(test.get("file"), test.get("line")) for test in ET.parse(files / "v.xml").iter("testcase")]
-    assert ("tests/test_decode.py", "4") in lines
-    for path in ("tests/other.py", "tests\0.py", "flashinfer-perf.toml", "tests/test_decode.py"):
-        judgement = judge([run(plain())], [run({**plain(), "fullname": f"{path}::test_of_another"})], Rules())
-        assert {words.place(judged) for judged in judgement.cases} == {None}
 
 
 def test_a_summary_that_cannot_be_written_costs_no_verdict(files, monkeypatch, capsys):
@@ -311,11 +254,9 @@ def test_whatever_cases_are_called_all_of_it_can_be_written(cases, strict):
     base = run(*(row(name, us=before) for name, before, _ in cases))
     head = run(*(row(name, us=after) for name, _, after in cases))
     judgement = judge([base], [head], Rules(Thresholds(), strict=strict))
-    ET.fromstring(document.junit_xml(judgement).partition("\n")[2])
     json.loads(document.text(judgement))
     assert markdown.text(judgement).count("\n| ") <= len(cases) + 2
-    assert list(terminal.lines(judgement))
-    assert list(terminal.explanation(judgement, "*"))
+    assert list(words.lines(judgement))
 
 
 def test_a_summary_that_github_would_drop_is_cut_at_a_line_and_its_folds_are_closed():
@@ -325,3 +266,76 @@ def test_a_summary_that_github_would_drop_is_cut_at_a_line_and_its_folds_are_clo
     shown = markdown.cut(text, 5_000)
     assert len(shown.encode()) < 5_100
     assert shown.endswith("|\n\n</details>\n\nThe rest is in the files.\n")
+
+
+HOSTILE = "x\n::error::pwn\r\x1b]0;title\x07\u2028##[error]pwn ##vso[task.setvariable]a"
+FORGED = re.compile(r"^\s*::\w|##\[|##vso\[|[\x00-\x08\x0b-\x1f\u2028]", re.MULTILINE)
+
+
+def test_annotations_are_commands_of_ours_alone(files, monkeypatch, capsys):
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(files / "summary.md"))
+    left = [{"case": f"{HOSTILE} 2", "outcome": "failed", "reason": HOSTILE}]
+    for name, us in (("base.json", 100), ("b.json", 101)):
+        saved(files / name, row(HOSTILE, us=us), unmeasured=left, machine={"driver": HOSTILE}, commit=HOSTILE)
+    assert compare("--head", "b.json") == 1
+    commands = [line for line in capsys.readouterr().out.splitlines() if re.match(r"\s*::", line)]
+    assert commands
+    assert all(re.match("::(error|warning) title=", line) and not FORGED.search(line[2:]) for line in commands)
+    assert not FORGED.search((files / "summary.md").read_text())
+
+
+@pytest.mark.parametrize(("closed", "code"), [(">&-", 1), ("2>&-", 1), (">&- 2>&-", 1), ("2>&- --perf-config=none", 2)])
+def test_an_output_that_is_closed_changes_no_exit_code(tmp_path, closed, code):
+    saved(tmp_path / "a", row(us=100))
+    saved(tmp_path / "b", row(us=150))
+    words = f"{sys.executable} -m pytest_flashinfer_perf compare --base a --head b {closed}"
+    assert subprocess.run(words, shell=True, cwd=tmp_path, check=False).returncode == code
+
+
+def test_a_reader_that_closes_the_pipe_changes_neither_files_nor_exit_code(tmp_path):
+    sides = ([row(f"decode/{i}-fa3", us=us) for i in range(1000)] for us in (100, 150))
+    base, head = (saved(tmp_path / f"{nth}.json", *side) for nth, side in enumerate(sides))
+    words = [sys.executable, "-m", "pytest_flashinfer_perf", "compare", "--base", base, "--head", head, "--json", "v"]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+    assert len(json.loads((tmp_path / "v").read_text())["cases"]) == 1000
+
+
+def test_an_id_with_brackets_is_told_how_a_glob_has_them(files, capsys):
+    one = {**plain(), "name": "test_g[1]", "fullname": "t.py::test_g[1]"}
+    saved(files / "base.json", one)
+    saved(files / "b.json", one, when="2026-11-20T13:00:00+00:00")
+    settings = '[thresholds]\n"t.py::test_g[1]" = { slower = "2%" }\n"t[[]1]" = { slower = "2%" }\n'
+    (files / "flashinfer-perf.toml").write_text(settings)
+    compare("--head", "b.json")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "'t.py::test_g[1]' fits no case: brackets are written as in 't.py::test_g[[]1]'" in said
+    assert re.search(r"'t\[\[\]1\]' fits no case(?!:)", said)
+
+
+@pytest.mark.usefixtures("files")
+def test_a_fault_of_this_package_is_no_verdict(monkeypatch, capsys):
+    monkeypatch.setattr("textwrap.wrap", lambda *_, **__: 1 // 0)
+    assert compare("--head", "same.json") == 2
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("files")
+def test_ctrl_c_ends_a_command_with_a_sentence(monkeypatch, capsys):
+    def interrupted(*_arguments, **_named):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(json, "loads", interrupted)
+    assert compare("--head", "same.json") == 130
+    assert capsys.readouterr().err == "flashinfer-perf compare: interrupted\n"
+
+
+def test_a_folder_that_cannot_be_searched_is_one_sentence(capsys):
+    """As that of a process that has ended, below /proc."""
+    ended = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    assert cli.main(["compare", "--base", f"/proc/{ended.pid}", "--head", "/proc/version"]) == 2
+    assert f"/proc/{ended.pid}: cannot be searched for runs: " in capsys.readouterr().err
+    ended.wait()

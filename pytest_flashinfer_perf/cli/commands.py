@@ -1,4 +1,4 @@
-"""The commands of `flashinfer-perf` other than bench and run, each imported when it is called."""
+"""The commands of `flashinfer-perf` other than bench, each imported when it is called."""
 
 from __future__ import annotations
 
@@ -24,12 +24,7 @@ OWN = (
     Command(
         "list",
         "List routines with their backends, tiers, models and flags.",
-        "pytest_flashinfer_perf.cli.commands.list:main",
-    ),
-    Command(
-        "compare",
-        "Compare JSON files of runs with those of a baseline, and print a verdict for each case.",
-        "pytest_flashinfer_perf.cli.commands.compare:main",
+        "pytest_flashinfer_perf.cli.list_command:main",
     ),
 )
 

@@ -6,26 +6,23 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf.cli import judging
-from pytest_flashinfer_perf.cli.commands import parser_of
-from pytest_flashinfer_perf.gate import read
-from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.rows.run_file import RunError
+from pytest_flashinfer_perf.api import commands, judge, run_file
+from pytest_flashinfer_perf.extensions.compare import judging
 
 EXAMPLE = "example: flashinfer-perf compare --base main-*.json --head pr-*.json --markdown verdicts.md"
 
 
 def main(arguments: Sequence[str]) -> int:
     args = parser().parse_args(arguments)
-    base, head = judging.runs(args.base, args.storage), judging.runs(args.head, args.storage)
+    base, head = run_file.read_all(args.base, args.storage), run_file.read_all(args.head, args.storage)
     if args.paired and len(base) != len(head):
-        raise RunError(f"--paired needs as many files of --base as of --head, got {len(base)} and {len(head)}")
+        raise run_file.RunError(f"--paired needs as many files of --base as of --head, got {len(base)} and {len(head)}")
     rules = judging.rules(args, paired=args.paired, runs=[*base, *head])
     return judging.publish(judge(base, head, rules), args)
 
 
 def parser() -> argparse.ArgumentParser:
-    made = parser_of(
+    made = commands.parser_of(
         "compare",
         "Compare JSON files of pytest-benchmark, one per process, with those of a baseline, and print a "
         "verdict for each case. Exits with 0 if no slowdown is found, with 1 if a case is slower or wrong, with 2 if "
@@ -38,6 +35,6 @@ def parser() -> argparse.ArgumentParser:
     paired = "The n-th file of --base and the n-th of --head were measured one after the other, which reduces noise."
     made.add_argument("--paired", action="store_true", help=paired)
     storage = "Folder of saved runs. Default: %(default)s."
-    made.add_argument("--storage", type=Path, default=read.STORAGE, metavar="DIR", help=storage)
+    made.add_argument("--storage", type=Path, default=run_file.STORAGE, metavar="DIR", help=storage)
     judging.add_options(made)
     return made

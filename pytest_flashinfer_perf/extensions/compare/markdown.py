@@ -10,17 +10,15 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pytest_flashinfer_perf.gate import document, words
-from pytest_flashinfer_perf.gate.document import Told, ToldCase
-from pytest_flashinfer_perf.gate.verdict import Judgement, Verdict
-from pytest_flashinfer_perf.printing import safe, safe_lines
-from pytest_flashinfer_perf.rows.formatting import as_markdown
+from pytest_flashinfer_perf.api import formatting, printing, verdict, words
+from pytest_flashinfer_perf.extensions.compare import document
+from pytest_flashinfer_perf.extensions.compare.document import Told, ToldCase
 
 HEAD = ("| verdict | case | time | change | detects from | why |", "|---|---|---|---|---|---|")
-FOLDED = (Verdict.SAME, Verdict.NEW)
+FOLDED = (verdict.Verdict.SAME, verdict.Verdict.NEW)
 
 
-def text(judgement: Judgement) -> str:
+def text(judgement: verdict.Judgement) -> str:
     return of(document.of(judgement))
 
 
@@ -29,14 +27,14 @@ def of(told: Told) -> str:
 
 
 def _lines(told: Told) -> Iterator[str]:
-    yield f"### flashinfer-perf: {as_markdown(told.headline)}"
+    yield f"### flashinfer-perf: {formatting.as_markdown(told.headline)}"
     yield ""
     for one in told.steps:
-        yield from (as_markdown(one.line), "") if one.is_traffic else ()
-    yield as_markdown(told.against)
-    refused = (f"**Refused**: {as_markdown(problem)}" for problem in told.refusals)
-    sums = (as_markdown(one.line) for one in told.steps if not one.is_traffic)
-    for line in (*refused, *sums, *map(as_markdown, told.notes)):
+        yield from (formatting.as_markdown(one.line), "") if one.is_traffic else ()
+    yield formatting.as_markdown(told.against)
+    refused = (f"**Refused**: {formatting.as_markdown(problem)}" for problem in told.refusals)
+    sums = (formatting.as_markdown(one.line) for one in told.steps if not one.is_traffic)
+    for line in (*refused, *sums, *map(formatting.as_markdown, told.notes)):
         yield ""
         yield line
     shown, others = list[ToldCase](), list[ToldCase]()
@@ -50,7 +48,7 @@ def _lines(told: Told) -> Iterator[str]:
         yield from _table(others)
         yield from ("", "</details>")
     if told.to_decide:
-        command = f"    {safe(told.to_decide)}"
+        command = f"    {printing.safe(told.to_decide)}"
         yield from ("", "To decide what is AMBIGUOUS, measure both versions in turns:", "", command)
 
 
@@ -61,9 +59,9 @@ def _table(cases: Sequence[ToldCase]) -> Iterator[str]:
 
 def _line(case: ToldCase) -> str:
     beside = [*case.remarks, *([] if case.judged_in else [case.sentence])]
-    why = "; ".join([f"`{case.reason}`", *map(as_markdown, beside)])
+    why = "; ".join([f"`{case.reason}`", *map(formatting.as_markdown, beside)])
     cells = (case.verdict.value, case.case, case.time, case.change, case.detects)
-    return f"| {' | '.join(map(as_markdown, cells))} | {why} |"
+    return f"| {' | '.join(map(formatting.as_markdown, cells))} | {why} |"
 
 
 # Output for GitHub Actions: the job's summary, and annotations for cases that need attention.
@@ -71,7 +69,7 @@ def _line(case: ToldCase) -> str:
 SUMMARY, LARGEST = "GITHUB_STEP_SUMMARY", 1_000_000
 
 
-def publish(judgement: Judgement) -> Iterator[str]:
+def publish(judgement: verdict.Judgement) -> Iterator[str]:
     """Annotations, for standard output, once the summary is written; nothing where the variable is not set."""
     if not os.environ.get(SUMMARY):
         return
@@ -81,8 +79,8 @@ def publish(judgement: Judgement) -> Iterator[str]:
     certain = [judged for judged in judgement.cases if judged.worse or judged.unjudged]
     for judged in certain:
         title = f"{judged.verdict.value} {judged.name}"
-        yield annotation("error", title, words.sentence(judged), words.place(judged))
-    ambiguous = [judged.name for judged in judgement.having(Verdict.AMBIGUOUS) if judged not in certain]
+        yield annotation("error", title, _sentence(judged))
+    ambiguous = [judged.name for judged in judgement.having(verdict.Verdict.AMBIGUOUS) if judged not in certain]
     if ambiguous:  # one for all: GitHub shows ten of a step
         title = f"{len(ambiguous)} AMBIGUOUS"
         yield annotation("warning", title, f"too noisy to judge: {', '.join(ambiguous)}")
@@ -107,13 +105,18 @@ def cut(text: str, most: int) -> str:
     return kept + "\n\n</details>" * folded + "\n\nThe rest is in the files.\n"
 
 
-def annotation(level: str, title: str, message: str, place: tuple[str, int] | None = None) -> str:
-    where = {"file": place[0], "line": str(place[1])} if place else {}
-    values = {
-        name: _escaped(text).replace(":", "%3A").replace(",", "%2C") for name, text in {"title": title, **where}.items()
-    }
-    return f"::{level} {','.join(f'{name}={text}' for name, text in values.items())}::{_escaped(message)}"
+def _sentence(judged: verdict.Judged) -> str:
+    """One case for people: what, by how much, how sure, and what stands beside it."""
+    parts = [judged.sentence]
+    if judged.primary:
+        parts = [f"{words.times(judged)}: {words.changes(judged)}", words.sure(judged, judged.primary), judged.sentence]
+    return "; ".join([*parts, *words.remarks(judged)])
+
+
+def annotation(level: str, title: str, message: str) -> str:
+    headed = _escaped(title).replace(":", "%3A").replace(",", "%2C")
+    return f"::{level} title={headed}::{_escaped(message)}"
 
 
 def _escaped(text: str) -> str:
-    return safe_lines(text).replace("%", "%25").replace("\n", "%0A")
+    return printing.safe_lines(text).replace("%", "%25").replace("\n", "%0A")
