@@ -1,7 +1,7 @@
-"""What is generated from the types of a row, of a report of the tuner and of a recording: python tools/row_documents.py
+"""What is generated from the types of a row and of a report of the tuner: python tools/row_documents.py
 
-It writes the JSON Schemas of `extra_info`, of `tune-report --json` and of a recording's line into the package, and the
-table of fields into docs/row.md.
+It writes the JSON Schemas of `extra_info` and of `tune-report --json` into the package, and the table of fields into
+docs/row.md.
 """
 
 import collections.abc
@@ -25,7 +25,6 @@ PAGE = ROOT / "docs" / "row.md"
 PACKAGE = ROOT / "pytest_flashinfer_perf"
 FILE = PACKAGE / "rows" / "extra_info.schema.json"
 TUNE_REPORT = PACKAGE / "extensions" / "tuner" / "tune_report.schema.json"
-RECORDING = PACKAGE / "extensions" / "traffic" / "recording.schema.json"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 BEGIN, END = "<!-- fields -->\n", "<!-- end of fields -->\n"
 NAMES: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number", types.NoneType: "null"}
@@ -57,14 +56,6 @@ def tune_report() -> dict[str, Any]:
     from pytest_flashinfer_perf.extensions.tuner.found import Report
 
     return {"$schema": DIALECT, "title": found.FORMAT, **of_dataclass(Report)}
-
-
-def line_of_recording() -> dict[str, Any]:
-    from pytest_flashinfer_perf.extensions.traffic import recording
-
-    kinds = (recording.Head, recording.RecordedCall, recording.KernelTotal)
-    title = f"a line of a recording of flashinfer-perf record, version {recording.VERSION}"
-    return {"$schema": DIALECT, "title": title, "anyOf": [of_dataclass(kind) for kind in kinds]}
 
 
 def of_type(kind: Any) -> dict[str, Any]:
@@ -120,5 +111,4 @@ def page(text: str) -> str:
 if __name__ == "__main__":
     write_whole(FILE, json.dumps(schema(), indent=1) + "\n")
     write_whole(TUNE_REPORT, json.dumps(tune_report(), indent=1) + "\n")
-    write_whole(RECORDING, json.dumps(line_of_recording(), indent=1) + "\n")
     write_whole(PAGE, page(PAGE.read_text(encoding="utf-8")))

@@ -15,7 +15,6 @@ from pytest_flashinfer_perf.extensions.traffic.problem import GivenCall, NoCaseE
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 
 Tensor = Mapping[str, Any]  # as a recording describes one
-ACTIVATIONS = ("q", "query", "q_nope", "k", "v", "a", "A", "input")  # which routines draw contiguous
 
 
 def verify(x: GivenCall, api: Api, dtype: str | None) -> None:
@@ -26,11 +25,6 @@ def verify(x: GivenCall, api: Api, dtype: str | None) -> None:
                 raise NoCaseError(f"{one.argument} is {recorded['dtype']}, and {drawn['dtype']} in its trace template")
             if not _is_laid_out_alike(recorded, drawn):
                 raise NoCaseError(f"{one.argument} has another layout in memory than in its trace template")
-
-
-def strided(x: GivenCall) -> str:
-    """Which activations a routine draws contiguous that were not."""
-    return ", ".join(name for name in ACTIVATIONS if any("strides" in one for one in tensors_in(x.all.get(name))))
 
 
 def _drawn(api: Api, one: Declared, dtype: str | None) -> list[Tensor]:

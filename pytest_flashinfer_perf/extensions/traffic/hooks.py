@@ -1,4 +1,4 @@
-"""Where a recorded program calls FlashInfer: its decorator, torch's graphs, and with `--time` its kernels.
+"""Where a recorded program calls FlashInfer: its decorator, and torch's graphs.
 
 `inside/sitecustomize.py` starts this in each process that imports FlashInfer. It imports Python's own modules alone.
 """
@@ -8,17 +8,13 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from pytest_flashinfer_perf.api import cupti as core_cupti
 from pytest_flashinfer_perf.extensions.traffic.graphs import MARK, Graph
-from pytest_flashinfer_perf.extensions.traffic.pieces import PieceLine
 from pytest_flashinfer_perf.extensions.traffic.recorder import CallRecorder, Function
 
 FOLDER = "FLASHINFER_PERF_RECORD"  # where pieces are written
-TIMED = "FLASHINFER_PERF_RECORD_TIME"
-LONGEST_NAME = 4096  # of kernels
 
 recorders: list[CallRecorder] = []  # of this process: one, once FlashInfer is imported
 
@@ -32,8 +28,7 @@ def imported(module: Any, leaving: list[Callable[..., None]]) -> None:
         if not recorders:
             recorders.append(recorder := CallRecorder(module.torch, os.environ[FOLDER]))
             hook_graphs(recorder)
-            recorder.timing = Kernels if os.environ.get(TIMED) else None
-            leaving.append(recorder.writer.leave)
+            leaving.append(functools.partial(recorder.writer.flush, ends=True))
         module.flashinfer_api = decorating(recorders[0], module.flashinfer_api)
     elif recorders and hasattr(module, "fast_decode_plan"):  # SGLang plans by it, and FlashInfer does not decorate it
         module.fast_decode_plan = recorders[0].counted(module.fast_decode_plan, module.fast_decode_plan)
@@ -85,35 +80,3 @@ def hook_graphs(recorder: CallRecorder) -> None:
         return answer
 
     graphs.capture_begin, graphs.capture_end, graphs.replay = capture_begin, capture_end, replayed
-
-
-class Kernels:
-    """How often each kernel ran, and for how many nanoseconds. CUPTI has one user for each process."""
-
-    def __init__(self) -> None:
-        from cupti import cupti
-
-        self.cupti, self.kind = cupti, cupti.ActivityKind.CONCURRENT_KERNEL
-        self.totals: dict[str, list[int]] = {}
-        self.written = 0
-        cupti.activity_enable(self.kind)
-        cupti.activity_register_callbacks(lambda: (core_cupti.BUFFER_BYTES, 0), self.completed)
-
-    def completed(self, records: Iterable[Any]) -> None:
-        for one in core_cupti.copied(list(records)):
-            if one.kind == self.kind:
-                total = self.totals.setdefault(one.name[:LONGEST_NAME], [0, 0])
-                total[0] += 1
-                total[1] += one.end - one.start
-
-    def changes(self, made: list[PieceLine]) -> None:
-        """Add a line for the piece with all totals, where anything ran since the last one."""
-        self.cupti.activity_flush_all(0)
-        known = {name: (count, spent / 1e9) for name, (count, spent) in list(self.totals.items())}
-        ran = sum(count for count, _ in known.values())
-
-        def done(is_written: bool) -> None:
-            self.written = ran if is_written else self.written
-
-        if ran != self.written:
-            made.append(PieceLine({"kernels": known}, done))

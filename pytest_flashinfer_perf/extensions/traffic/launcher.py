@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pytest_flashinfer_perf.api import FlashinferPerfError
-from pytest_flashinfer_perf.extensions.traffic import hooks
-from pytest_flashinfer_perf.extensions.traffic.journal import MappedJournal
+from pytest_flashinfer_perf.extensions.traffic import hooks, merging
 
 HOOKS = Path(hooks.__file__).with_name("inside")
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-WAIT_S = 0.2  # for a signal, which another thread of this process may have been given
 GRACE_S = 5.0  # for processes that end a little later than the one that started them
 
 
@@ -25,97 +21,47 @@ class RecordError(FlashinferPerfError):
     """Nothing was recorded; the message says why."""
 
 
-@contextmanager
-def new_folder(output: Path) -> Iterator[Path]:
-    """The folder for the pieces of a recording, which this process holds."""
+def new_folder(output: Path) -> Path:
+    """The folder for the pieces of a recording."""
     pieces = output.with_name(f"{output.name}.pieces").resolve()
     try:
         pieces.mkdir()
     except FileExistsError:
-        raise RecordError(f"{pieces} is there, {_owner(pieces)}") from None
-    place = os.open(pieces, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # of a file system without locks
-            fcntl.flock(place, fcntl.LOCK_EX)
-        _try(pieces)
-        if os.geteuid() == 0:
-            pieces.chmod(0o1777)  # for processes that become another user's
-        yield pieces
-    finally:
-        os.close(place)
+        raise RecordError(
+            f"{pieces} is there, of a command that records now or was killed: give another -o, or read it by --from"
+        ) from None
+    if os.geteuid() == 0:
+        pieces.chmod(0o1777)  # for processes that become another user's
+    return pieces
 
 
-def _owner(pieces: Path) -> str:
-    with suppress(OSError):
-        place = os.open(pieces, os.O_RDONLY)
-        try:
-            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return "of a command that is recording now: give another -o"
-        finally:
-            os.close(place)
-    if pids := writers(pieces):
-        return f"and {still_writing(pids)}: wait for them, or give another -o"
-    return "of a run that was killed: read it by --from, or remove it"
-
-
-def _try(pieces: Path) -> None:
-    """Raise unless files can be written there as a recorded process does."""
-    try:
-        tried = MappedJournal(str(pieces / "try"), b"\n")
-        tried.replace_head(b"\n")
-        tried.close()
-        (pieces / "try").unlink()
-    except OSError as error:
-        with suppress(OSError):
-            (pieces / "try").unlink(missing_ok=True)
-            pieces.rmdir()
-        raise RecordError(f"{pieces}: files cannot be written there through memory: {error.strerror}") from error
-
-
-def environment(pieces: Path, *, timed: bool) -> Mapping[str, str]:
+def environment(pieces: Path) -> Mapping[str, str]:
     """The program's, with the recorder in front of its Python path."""
     path = os.pathsep.join(filter(None, (str(HOOKS), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": path, hooks.FOLDER: str(pieces), **({hooks.TIMED: "1"} if timed else {})}
+    return {**os.environ, "PYTHONPATH": path, hooks.FOLDER: str(pieces)}
 
 
 def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
-    """The exit code of the program, which gets the signals that this process is sent.
-
-    Those of a terminal it gets from the terminal.
-    """
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*PASSED_ON, signal.SIGCHLD})
+    """The exit code of the program, which gets the signals to end that this process is sent."""
     try:
-        child = subprocess.Popen(  # noqa: S603 - what the user asked for
-            command,
-            env=environ,
-            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),  # noqa: PLW1509 - no other thread
-        )
-        while (code := child.poll()) is None:
-            sent = signal.sigtimedwait({*PASSED_ON, signal.SIGCHLD}, WAIT_S)
-            if sent and sent.si_signo != signal.SIGCHLD and sent.si_code <= 0:  # by a process
-                child.send_signal(sent.si_signo)
+        child = subprocess.Popen(command, env=environ)  # noqa: S603 - what the user asked for
     except OSError as error:
         raise RecordError(f"{command[0]} cannot be started: {error}") from error
+    passing: Any = dict.fromkeys((signal.SIGTERM, signal.SIGHUP), lambda number, _: child.send_signal(number))
+    passing[signal.SIGINT] = lambda *_: None  # a terminal sends it to both
+    before = {one: signal.signal(one, handler) for one, handler in passing.items()}
+    try:
+        code = child.wait()
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
     return code if code >= 0 else 128 - code
 
 
 def writers(pieces: Path) -> list[int]:
-    """The processes that still have a piece in their memory."""
-    named = [(piece.name, piece.name.partition("-")[0]) for piece in pieces.glob("*-*.jsonl")]
-    return sorted({int(pid) for name, pid in named if pid.isdecimal() and _is_written(name, pid)})
-
-
-def _is_written(name: str, pid: str) -> bool:
-    try:
-        return name in Path("/proc", pid, "maps").read_text(errors="replace")
-    except PermissionError:
-        return True  # it has become another user's
-    except OSError:
-        return False
+    """The processes that are still there and have not ended their piece."""
+    left = [piece.name.partition("-")[0] for piece in pieces.glob("*.jsonl") if not merging.is_ended(piece)]
+    return sorted({int(pid) for pid in left if Path("/proc", pid).exists()})
 
 
 def left(pieces: Path) -> list[int]:
@@ -124,8 +70,3 @@ def left(pieces: Path) -> list[int]:
     while (pids := writers(pieces)) and time.monotonic() < end:
         time.sleep(0.05)
     return pids
-
-
-def still_writing(pids: Sequence[int]) -> str:
-    shown = ", ".join(map(str, pids[:8])) + (f" and {len(pids) - 8} more" if len(pids) > 8 else "")
-    return f"still written to by the process{'es' * (len(pids) > 1)} {shown}"

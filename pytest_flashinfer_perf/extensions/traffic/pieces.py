@@ -1,31 +1,48 @@
 """What a recorded process writes as it goes: a piece, which `merging.py` reads when the program has ended.
 
-A piece is a journal of JSON lines: each distinct call once, then what has changed since the last time. Its head has the
-number of calls that are in no line. What cannot be written stays what has changed, and is tried again.
+A piece has JSON lines: each distinct call once, then what has changed since the last time, and at last that the process
+has ended. What cannot be written stays what has changed, and is tried again.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
-import mmap
 import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
-
-from pytest_flashinfer_perf.extensions.traffic.journal import MappedJournal
+from typing import Any
 
 MOST_SAMPLES = 64  # of each distinct call
 EVERY = 0.5  # seconds
 LONGEST_PIECE = 64 << 20
-HEAD = 128  # bytes
-PAGE = 4096  # with a count for each process
-MOST_NUMBERS = 4 << 20  # of all samples that a process writes
+ENDED = b'{"ended":true}\n'
 DRAWN = random.Random()  # noqa: S311 - a sample is no secret, and the program's own state is not touched
+LIBC = ctypes.PyDLL(None, use_errno=True)  # it keeps Python's lock: meanwhile no thread of Python closes or opens
+LIBC.open.argtypes = (ctypes.c_char_p, ctypes.c_int, ctypes.c_int)
+LIBC.pwrite.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_long)
+LIBC.pwrite.restype = ctypes.c_ssize_t
+LIBC.ftruncate.argtypes = (ctypes.c_int, ctypes.c_long)
+
+
+def append(path: str, text: bytes, end: int) -> None:
+    """Add the text behind so many bytes, whole or not at all.
+
+    No descriptor is kept: a program may close, exhaust or replace all that it finds, and gets no byte of the recording.
+    """
+    time.sleep(0)  # Python gives its lock away here rather than below
+    place = LIBC.open(os.fsencode(path), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    is_whole = place >= 0 and LIBC.pwrite(place, text, len(text), end) == len(text)
+    code = ctypes.get_errno()
+    if place >= 0:
+        is_whole or LIBC.ftruncate(place, end)
+        LIBC.close(place)
+    if not is_whole:
+        raise OSError(code, os.strerror(code))
 
 
 class Held:
@@ -34,14 +51,6 @@ class Held:
     def __init__(self) -> None:
         self.values: dict[str, dict[str, Any]] = {}
         self.is_ready = True
-
-
-class PieceLine(NamedTuple):
-    """A line for the piece, and what is told whether it was written, or by which error it has no form."""
-
-    line: dict[str, Any]
-    done: Callable[[bool], None]
-    refused: Callable[[Exception], None] = lambda _: None
 
 
 class CallTally:
@@ -57,7 +66,6 @@ class CallTally:
         self.samples: list[tuple[Held, ...]] = []
         self.changed: set[int] = set()  # samples that are not written
         self.written: tuple[int, int] | None = None
-        self.is_refused = False  # JSON has no form for it
         self.threshold = 1.0
 
     def take(self, sample: tuple[Held, ...]) -> None:
@@ -77,73 +85,38 @@ class CallTally:
         self.threshold *= math.exp(math.log(first) / MOST_SAMPLES)
         return int(math.log(second) / math.log1p(-self.threshold)) + 1
 
-    @property
-    def unwritten(self) -> int:
-        return self.count - (self.written or (0, 0))[0]
-
-    def line(self, ready: Iterable[int]) -> dict[str, Any]:
-        """What has changed since it was written, with these samples."""
-        line: dict[str, Any] = {"id": self.number}
-        if self.written is None:
+    def change(self, *, anew: bool) -> tuple[dict[str, Any], Callable[[], None]] | None:
+        """A line with what has changed since the last one, or with all, and what to call once it is written."""
+        counts, at = (self.count, self.replayed), range(len(self.samples)) if anew else [*self.changed]
+        ready = [nth for nth in at if all(held.is_ready for held in self.samples[nth])]
+        if not (anew or ready or counts != self.written):
+            return None
+        line: dict[str, Any] = {"id": self.number, "counts": counts}
+        if anew or self.written is None:
             line["call"] = self.call
-        if self.written != (self.count, self.replayed):
-            line["counts"] = (self.count, self.replayed)
-        if ready:
-            line["samples"] = [
-                (at, {k: v for held in self.samples[at] for k, v in held.values.items()}) for at in ready
-            ]
-        return line
+        line["samples"] = [(nth, {k: v for held in self.samples[nth] for k, v in held.values.items()}) for nth in ready]
 
-    def change(self, room: list[int], failed: Callable[[str, Exception, int], None]) -> PieceLine | None:
-        """`room` has how many numbers of samples may still be written."""
-        ready = [at for at in self.changed if all(held.is_ready for held in self.samples[at])] if room[0] > 0 else []
-        counts, line = (self.count, self.replayed), self.line(ready)
-        room[0] -= sum(len(numbers) for _, sample in line.get("samples", ()) for held in sample.values()
-                       for numbers in held.values() if isinstance(numbers, list))  # fmt: skip
-        self.changed.difference_update(ready)
+        def done() -> None:
+            self.written = counts
+            self.changed.difference_update(ready)
 
-        def done(is_written: bool) -> None:
-            if is_written:
-                self.written = counts
-            else:
-                self.changed.update(ready)
-
-        def refused(error: Exception) -> None:
-            self.is_refused = True
-            failed(self.call["api"], error, 0)
-
-        return PieceLine(line, done, refused) if len(line) > 1 else None
+        return line, done
 
 
 class Writer:
     """Writes what has changed every half second, and when the process ends.
 
-    `changes` lists it, all that there is where `anew`, and `lost` says how many calls are in no line.
+    `changes` lists it, all that there is where `anew`, with what to call once it is written.
     """
 
-    def __init__(self, folder: str, changes: Callable[..., list[PieceLine]], lost: Callable[[], int]) -> None:
-        self.folder, self.changes, self.lost = folder, changes, lost
-        self.of_children = mmap.mmap(-1, PAGE)
+    def __init__(self, folder: str, changes: Callable[..., tuple[list[Any], list[Callable[[], None]]]]) -> None:
+        self.folder, self.changes = folder, changes
         self.forked()
 
     def forked(self) -> None:
-        """Begin a piece of its own in a new process, which has none of its parent's threads.
-
-        At once: later the process may have no descriptor left, another root, or another user. One that cannot have a
-        piece shares `of_children` with its parent, in which it counts what is lost.
-        """
+        """A new process has a piece of its own, and none of its parent's threads."""
         self.lock, self.pid, self.is_running = threading.RLock(), os.getpid(), False
-        self.journal: MappedJournal | None = None
-        self.longest, self.is_anew = LONGEST_PIECE, False
-        with suppress(OSError):
-            self.begin()
-            self.of_children = mmap.mmap(-1, PAGE)
-
-    def begin(self, ending: str = "jsonl") -> MappedJournal:
-        made = MappedJournal(f"{self.folder}/{self.pid}-{time.time_ns()}.{ending}", head(0))
-        self.journal = self.journal or made
-        made.replace_head(made.head)
-        return made
+        self.path, self.end, self.longest = f"{self.folder}/{self.pid}-{time.time_ns()}.jsonl", 0, LONGEST_PIECE
 
     def start(self) -> None:
         if not self.is_running:
@@ -156,72 +129,29 @@ class Writer:
             time.sleep(EVERY)
             self.flush()
 
-    def leave(self, *, ends: bool) -> None:
-        """Before the process ends, or becomes another program: one that called nothing leaves no piece."""
-        self.flush()
-        if ends and self.journal and self.journal.end == HEAD and not self.lost():
-            with suppress(OSError):
-                os.unlink(self.journal.path)  # noqa: PTH108
-
-    def flush(self) -> None:
+    def flush(self, *, ends: bool = False) -> None:
+        """Not in what was forked by others than Python, whose calls are not its own."""
         lock = self.lock
-        if self.pid != os.getpid():  # forked by what is not Python: this piece is the parent's
-            self.count_lost()
-        elif lock.acquire(timeout=4 * EVERY):  # not by a signal's handler, in a call for whose end another thread waits
+        if self.pid != os.getpid():
+            return
+        if lock.acquire(timeout=4 * EVERY):  # not by a signal's handler, in a call for whose end another thread waits
             with suppress(Exception):
                 self.write()
+                if ends and self.end:
+                    append(self.path, ENDED, self.end)
             lock.release()
 
     def write(self) -> None:
-        try:
-            journal = self.journal or self.begin()
-        except OSError:
-            self.count_lost()
-            raise
-        if journal.end > self.longest:
-            self.longest, self.is_anew = journal.end + LONGEST_PIECE, True
-            with suppress(OSError):
-                self.replace(journal)
-        elif self.add(journal):
-            self.is_anew = False
-
-    def count_lost(self) -> None:
-        place = os.getpid() % (PAGE // 8) * 8
-        self.of_children[place : place + 8] = self.lost().to_bytes(8, "little")
-
-    def replace(self, before: MappedJournal) -> None:
-        """By a piece with the last state of each call, if there is room; at no time are there two."""
-        made = self.begin("new")
-        if not self.add(made):
-            made.close()
-            os.unlink(made.path)  # noqa: PTH108
-            return
-        os.replace(made.path, before.path)  # noqa: PTH105
-        made.path, self.journal, self.is_anew = before.path, made, False
-        before.close()
-
-    def add(self, journal: MappedJournal) -> bool:
-        """Whether there was room for all that has changed."""
-        changes, why = self.changes(anew=self.is_anew), ""
-        for change in changes:
-            try:
-                text = json.dumps(change.line, separators=(",", ":")).encode() + b"\n"
-            except Exception as error:  # noqa: BLE001 - the other lines are written
-                change.refused(error)
-                continue
-            try:
-                why or journal.add(text)  # type: ignore[func-returns-value]
-            except OSError as error:
-                why = error.strerror or "it failed"
-            change.done(not why)
-        is_whole = not why
-        of_children = sum(memoryview(self.of_children).cast("Q"))
-        if changes or of_children:
-            why = why or "a process that was forked could not write" * bool(of_children)
-            journal.replace_head(head(self.lost() + of_children, why))
-        return is_whole
-
-
-def head(lost: int, why: str = "") -> bytes:
-    """How many calls no line has, and why they could not be written."""
-    return json.dumps({"lost": lost, "why": why[:64]}).ljust(HEAD - 1).encode() + b"\n"
+        """Where a piece has become long, one with the last state of each call replaces it."""
+        is_anew = self.end > self.longest
+        lines, written = self.changes(anew=is_anew)
+        text = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
+        if is_anew:
+            append(f"{self.path}.new", text, 0)
+            os.replace(f"{self.path}.new", self.path)  # noqa: PTH105
+            self.end, self.longest = 0, len(text) + LONGEST_PIECE
+        elif text:
+            append(self.path, text, self.end)
+        self.end += len(text)
+        for done in written:
+            done()

@@ -14,7 +14,6 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,11 +22,10 @@ from typing import Any
 from pytest_flashinfer_perf.extensions.traffic import arguments
 from pytest_flashinfer_perf.extensions.traffic.arguments import Key, KeyOf
 from pytest_flashinfer_perf.extensions.traffic.graphs import MARK, NO_STATE, Captured, Graph, State
-from pytest_flashinfer_perf.extensions.traffic.pieces import MOST_NUMBERS, CallTally, Held, PieceLine, Writer
+from pytest_flashinfer_perf.extensions.traffic.pieces import CallTally, Held, Writer
 
 MOST_DISTINCT = 20_000  # calls of a process
 MOST_BYTES = 32 << 20  # of their descriptions
-MOST_NAMES = 1000  # of functions that raised
 MOST_COPIES = 256  # of tensors of a GPU that nobody has read yet
 Function = Callable[..., Any]
 
@@ -93,17 +91,14 @@ class CallRecorder:
         self.copies: list[tuple[Held, dict[str, Any], Any]] = []
         self.forms = self.numbers = self.capturing = 0
         self.devices: set[int] = set()
-        self.timing: Callable[[], Any] | None = None  # what times kernels, from the first call on
-        self.kernels: Any = None
         self.cleared()
-        self.writer = Writer(folder, self.changes, self.lost)
+        self.writer = Writer(folder, self.changes)
         os.register_at_fork(after_in_child=self.forked)
 
     def cleared(self) -> None:
         self.dropped = self.bytes = 0
-        self.raised: Counter[str] = Counter()
-        self.fault, self.began, self.room = "", time.time(), [MOST_NUMBERS]
-        self.told: tuple[Any, ...] | None = (0, "", 0)  # of these, what is written
+        self.fault, self.began = "", time.time()
+        self.told = (0, "")  # what is written of these: calls that were dropped, and the fault
 
     def forked(self) -> None:
         """What the parent has counted is the parent's."""
@@ -111,7 +106,6 @@ class CallRecorder:
         self.tallies.clear()
         self.devices.clear()
         self.parents, self.copies = self.copies, []  # to free them would ask a GPU that only the parent has
-        self.kernels = None
         for graph in self.graphs:
             graph.settled = graph.replays
         self.cleared()
@@ -128,9 +122,6 @@ class CallRecorder:
             here.inside = True
             try:
                 answer = made(*args, **kwargs)
-            except BaseException:
-                self.raised_by(api.name)
-                raise
             finally:
                 here.inside = False
             try:
@@ -140,12 +131,6 @@ class CallRecorder:
             return answer
 
         return call
-
-    def raised_by(self, name: str) -> None:
-        with suppress(Exception), self.lock:
-            if name in self.raised or len(self.raised) < MOST_NAMES:
-                self.raised[name] += 1
-            self.writer.start()
 
     def note(self, api: DecoratedApi, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         form = (*map(type, args), *kwargs, *map(type, kwargs.values()))
@@ -199,20 +184,10 @@ class CallRecorder:
     def add(self, key: Key, api: DecoratedApi, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallTally | None:
         if self.is_full():
             return None
-        if self.timing is not None and self.kernels is None and not self.capturing:
-            self.time(self.timing)
         given, state = api.bound(args, kwargs), self.state(api, args)
         self.devices |= {one.device.index for one in given.values() if getattr(one, "is_cuda", False)}
         is_read = bool(arguments.readable(self.torch, given))
         return self.new_tally(key, api.described(self.torch, given, state), state, is_read=is_read)
-
-    def time(self, timing: Callable[[], Any]) -> None:
-        """Not before a call: a process that makes none may fork others that use the GPU."""
-        try:
-            self.kernels = timing()
-        except Exception as error:  # noqa: BLE001 - the recording says it
-            self.timing = None
-            self.failed("--time", error, calls=0)
 
     def is_full(self) -> bool:
         return len(self.tallies) >= MOST_DISTINCT or self.bytes > MOST_BYTES
@@ -326,30 +301,26 @@ class CallRecorder:
 
     def failed(self, where: str, error: Exception, calls: int = 1) -> None:
         with self.lock:
+            self.writer.start()
             self.dropped += calls
             self.fault = self.fault or f"{where}: {type(error).__name__}: {error}"[:200]
 
-    def changes(self, *, anew: bool) -> list[PieceLine]:
-        """What has changed since it was written; all that is known, where a piece begins anew."""
+    def changes(self, *, anew: bool) -> tuple[list[Any], list[Callable[[], None]]]:
+        """Lines with what has changed since it was written, or with all, and what to call once they are."""
         with self.lock:
             self.look(self.settle_all)
             self.look(self.read_copies)
-            tallies = [one for one in self.tallies.values() if not one.is_refused]
-            if anew:
-                self.room = [MOST_NUMBERS]
-                for one in tallies:
-                    one.written, one.changed = None, set(range(len(one.samples)))
-            made = list(filter(None, (one.change(self.room, self.failed) for one in tallies)))
-            facts = (self.dropped, self.fault, self.raised.total())
-            if made or facts != self.told:
-                made.append(PieceLine(self.process(), functools.partial(self.tell, facts)))
-            if self.kernels is not None and not self.capturing:
-                self.look(self.kernels.changes, made)
-        return made
+            found = list(filter(None, (one.change(anew=anew) for one in self.tallies.values())))
+            lines, written = [line for line, _ in found], [done for _, done in found]
+            facts = (self.dropped, self.fault)
+            if lines or facts != self.told:
+                lines.append({"process": self.process()})
+                written.append(functools.partial(setattr, self, "told", facts))
+        return lines, written
 
-    def look(self, at: Callable[..., None], *where: Any) -> None:
+    def look(self, at: Callable[[], None]) -> None:
         try:
-            at(*where)
+            at()
         except Exception as error:  # noqa: BLE001 - of a GPU that has failed; what was counted is written
             self.failed(at.__name__, error, calls=0)
 
@@ -359,17 +330,11 @@ class CallRecorder:
             if graph.is_over:
                 self.forget(graph)
 
-    def tell(self, facts: tuple[Any, ...], is_written: bool) -> None:
-        self.told = facts if is_written else None
-
-    def lost(self) -> int:
-        """How many calls are in no line."""
-        return self.dropped + sum(one.unwritten for one in list(self.tallies.values()))
-
     def process(self) -> dict[str, Any]:
-        names, cuda = None, self.torch.cuda
+        names, cuda = [], self.torch.cuda
         with suppress(Exception):  # of a GPU that has failed
-            names = [cuda.get_device_name(index) for index in sorted(self.devices)] if not self.capturing else None
-        line = {"began": self.began, "ended": time.time(), "fault": self.fault, "raised": dict(self.raised)}
-        version = getattr(sys.modules.get("flashinfer"), "__version__", None)
-        return {**line, "flashinfer": version, "torch": str(self.torch.__version__), "devices": names}
+            names = [cuda.get_device_name(index) for index in sorted(self.devices)] if not self.capturing else []
+        times = {"began": self.began, "ended": time.time()}
+        versions = {"flashinfer": getattr(sys.modules.get("flashinfer"), "__version__", None),
+                    "torch": str(self.torch.__version__)}  # fmt: skip
+        return {**times, "fault": self.fault, "dropped": self.dropped, **versions, "devices": names}

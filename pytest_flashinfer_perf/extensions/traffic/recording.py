@@ -1,7 +1,7 @@
 """A recording of what a program called: the file's types, and its only reader and writer.
 
-A file has JSON lines: the head, then a line for each distinct call, then one for each kernel that was timed. It may be
-anybody's, so that each line is held to the form that docs/traffic.md describes, and nothing in it is executed.
+A file has JSON lines: the head, then a line for each distinct call. It may be anybody's, so that each line is held to
+the form that docs/traffic.md describes, and nothing in it is executed.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from pytest_flashinfer_perf.api import fields as core_fields
 from pytest_flashinfer_perf.api import file_io, printing
-from pytest_flashinfer_perf.extensions.traffic.arguments import API, DEEPEST, LARGEST, NAME, WORD
+from pytest_flashinfer_perf.extensions.traffic.arguments import API, DEEPEST, LARGEST, LONGEST_API, NAME, WORD
 from pytest_flashinfer_perf.extensions.traffic.pieces import MOST_SAMPLES
 
 VERSION: Final = 1
 LONGEST_LINE, MOST_LINES, LONGEST_LIST, LONGEST_TEXT = 1 << 24, 1 << 20, 1 << 16, 200
 LISTS = ("lengths", "values", "counts")  # what a sample has of a tensor; or `reach`, with `size` where that varies
+FORMS = ({"tensor", "dtype"}, {"tensor", "dtype", "strides"}, {"dtype"}, {"object"}, {"enum", "value"})
 
 Json = Any  # a value of an argument: see _verify_value
 Sample = Mapping[str, Mapping[str, Any]]
@@ -32,48 +33,40 @@ class RecordingError(file_io.FileError):
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """The first line: where and how long calls were recorded."""
+    """The first line: where and how long calls were recorded, and how many are in no line."""
 
-    traffic: Annotated[Literal[1], "the version of the format"]
-    flashinfer: Annotated[str | None, "its version"] = None
-    torch: Annotated[str | None, "its version"] = None
-    devices: Annotated[tuple[str, ...], "names of the GPUs that the processes used"] = ()
-    seconds: Annotated[float, "from the first process' first call to the last one's last"] = 0.0
-    processes: Annotated[int, "those that called FlashInfer"] = 0
-    calls: Annotated[int, "of all lines together"] = 0
-    dropped: Annotated[int, "calls that are in no line: a bound was reached, or they could not be written"] = 0
+    traffic: Literal[1]
+    flashinfer: str | None = None
+    torch: str | None = None
+    devices: tuple[str, ...] = ()
+    seconds: float = 0.0  # from the first process' first call to the last one's last
+    processes: int = 0
+    calls: int = 0  # of all lines together
+    dropped: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class WrapperState:
-    """How the wrapper whose method was called had been made and planned."""
+    """How the wrapper whose method was called had been made, and was planned at last."""
 
-    init: Annotated[Mapping[str, Json], "arguments of its constructor"]
-    plan: Annotated[Mapping[str, Json], "arguments of its last plan; empty where there was none"]
+    init: Mapping[str, Json]
+    plan: Mapping[str, Json]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedCall:
-    """Calls of one API that are alike in everything but what their small integer tensors held."""
+    """Calls of one API that are alike in everything but what their small integer tensors held.
 
-    api: Annotated[str, "module and name"]
-    arguments: Annotated[Mapping[str, Json], "those that differ from the default"]
-    wrapper: Annotated[WrapperState | None, "for methods of wrappers"] = None
-    backend: Annotated[str | None, "what FlashInfer chose, where its wrapper tells"] = None
-    count: Annotated[int, "how many calls, with those that replays made"]
-    replayed: Annotated[int, "how many of them replays of CUDA graphs made"] = 0
-    samples: Annotated[
-        tuple[Mapping[str, Any], ...], "what the tensors held in some of the calls, each of which weighs the same"
-    ] = ()
+    `count` includes the calls that replays of CUDA graphs made; each of the samples stands for as many calls.
+    """
 
-
-@dataclass(frozen=True, kw_only=True)
-class KernelTotal:
-    """A kernel of the recorded program, by CUPTI."""
-
-    kernel: Annotated[str, "its name"]
-    count: Annotated[int, "how often it ran"]
-    seconds: Annotated[float, "the sum of their times on the GPU"]
+    api: str
+    arguments: Mapping[str, Json]  # those that differ from the default
+    wrapper: WrapperState | None = None
+    backend: str | None = None  # what FlashInfer chose, where its wrapper tells
+    count: int
+    replayed: int = 0
+    samples: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,44 +75,38 @@ class Recording:
 
     head: Head
     calls: tuple[RecordedCall, ...]
-    kernels: tuple[KernelTotal, ...] = ()
 
 
 def write(path: Path, recording: Recording) -> None:
     """Write the file, of which each line is one that `read` accepts."""
-    try:
-        made = list(as_lines(recording))
-        for number, line in enumerate(made):
-            _object(line.encode(), is_first=number == 0)
-    except (core_fields.FieldError, ValueError) as error:
-        raise RecordingError(f"{path}: not written, it would not be read again: {error}") from error
-    file_io.write_whole(path, "".join(f"{line}\n" for line in made))
+    lines = list(as_lines(recording))
+    for nth, line in enumerate(lines):
+        try:
+            _object(line.encode(), is_first=nth == 0)
+        except core_fields.FieldError as error:  # noqa: PERF203 - it names the line
+            raise RecordingError(f"{path}: not written, it would not be read again: {error}") from error
+    file_io.write_whole(path, "".join(f"{line}\n" for line in lines))
 
 
-def refusal(line: RecordedCall | KernelTotal) -> str:
+def refusal(call: RecordedCall) -> str:
     """Why `read` would refuse it, if it would."""
     try:
-        _object(_line(line).encode(), is_first=False)
-    except (core_fields.FieldError, ValueError) as error:
+        _object(_line(call).encode(), is_first=False)
+    except core_fields.FieldError as error:
         return str(error)
     return ""
 
 
-def short(text: str) -> str:
-    """The text as a head may have it."""
-    return printing.safe(text)[:LONGEST_TEXT]
-
-
 def as_lines(recording: Recording) -> Iterator[str]:
     """The lines of the file; members that say nothing are left out."""
-    lines: tuple[Head | RecordedCall | KernelTotal, ...] = (recording.head, *recording.calls, *recording.kernels)
-    yield from map(_line, lines)
+    yield _line(recording.head)
+    yield from map(_line, recording.calls)
 
 
-def _line(one: Head | RecordedCall | KernelTotal) -> str:
+def _line(one: Head | RecordedCall) -> str:
     unsaid = {field.name: field.default for field in fields(one)} if isinstance(one, RecordedCall) else {}
     values = {name: value for name, value in vars(one).items() if name not in unsaid or value != unsaid[name]}
-    return json.dumps(core_fields.written(values), allow_nan=False)
+    return json.dumps(core_fields.written(values))
 
 
 def is_recording(path: Path) -> bool:
@@ -141,10 +128,10 @@ def read(path: Path) -> Recording:
             raise RecordingError(f"{path}:{number}: {error}") from error
     if not made:
         raise RecordingError(f"{path}: is empty: `flashinfer-perf record` writes a recording")
-    calls = tuple(one for one in made if isinstance(one, RecordedCall))
-    if made[0].calls != (count := sum(call.count for call in calls)):
-        raise RecordingError(f"{path}:1: calls is {made[0].calls}, the lines have {count}")
-    return Recording(made[0], calls, tuple(one for one in made if isinstance(one, KernelTotal)))
+    head, *calls = made
+    if head.calls != (count := sum(call.count for call in calls)):
+        raise RecordingError(f"{path}:1: calls is {head.calls}, the lines have {count}")
+    return Recording(head, tuple(calls))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -159,25 +146,26 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise RecordingError(printing.safe(f"{path}: cannot be read: {error}")) from error
 
 
-def _object(line: bytes, *, is_first: bool) -> Head | RecordedCall | KernelTotal:
+def _object(line: bytes, *, is_first: bool) -> Head | RecordedCall:
     try:
         values = core_fields.parsed(line.decode("utf-8"))
-    except RecursionError as error:
-        raise core_fields.FieldError("is nested too deeply") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise core_fields.FieldError(f"is no JSON: {error}") from error
     if not isinstance(values, dict):
         raise core_fields.FieldError(f"must be an object, got {core_fields.shown(values)}")
-    kind: Any = Head if is_first else KernelTotal if "kernel" in values else RecordedCall
-    _members(kind, values, "")
+    kind: Any = Head if is_first else RecordedCall
+    _verify_members(kind, values, "")
     if isinstance(values.get("wrapper"), dict):
-        _members(WrapperState, values["wrapper"], "wrapper: ")
+        _verify_members(WrapperState, values["wrapper"], "wrapper: ")
     made = core_fields.read(kind, values, kind.__name__)
     VERIFY[kind](made)
     return made  # type: ignore[no-any-return]
 
 
-def _members(kind: Any, values: Mapping[str, Any], where: str) -> None:
+# What each member has to be.
+
+
+def _verify_members(kind: Any, values: Mapping[str, Any], where: str) -> None:
     known = [field.name for field in fields(kind)]
     for name in values:
         if name not in known:
@@ -185,40 +173,33 @@ def _members(kind: Any, values: Mapping[str, Any], where: str) -> None:
 
 
 def _verify_head(head: Head) -> None:
-    named = {"flashinfer": head.flashinfer, "torch": head.torch}
-    for where, text in (*named.items(), *(("devices", one) for one in head.devices)):
-        if text is not None and (len(text) > LONGEST_TEXT or printing.safe(text) != text):
-            raise core_fields.FieldError(f"{where} must be a short text on one line, got {core_fields.shown(text)}")
-    _verify_sizes_of(head, "seconds", "processes", "calls", "dropped")
+    for text in filter(None, (head.flashinfer, head.torch, *head.devices)):
+        if len(text) > LONGEST_TEXT or printing.safe(text) != text:
+            raise core_fields.FieldError(f"a version or device is a short text, got {core_fields.shown(text)}")
+    for name in ("seconds", "processes", "calls", "dropped"):
+        _verify_size(getattr(head, name), name)
 
 
 def _verify_call(call: RecordedCall) -> None:
-    if not API.fullmatch(call.api) or len(call.api) > 200:
+    if not API.fullmatch(call.api) or len(call.api) > LONGEST_API:
         raise core_fields.FieldError(f"api must be a module and a name, got {core_fields.shown(call.api)}")
-    plan = call.wrapper.plan if call.wrapper else {}
-    groups = {"arguments": call.arguments, "wrapper: plan": plan}
-    groups |= {"wrapper: init": call.wrapper.init} if call.wrapper else {}
+    wrapper = call.wrapper or WrapperState(init={}, plan={})
+    groups = {"arguments": call.arguments, "wrapper: plan": wrapper.plan, "wrapper: init": wrapper.init}
     for where, name, value in ((where, *one) for where, values in groups.items() for one in values.items()):
         if not NAME.fullmatch(name):
             raise core_fields.FieldError(f"{where}: {core_fields.shown(name)} is no name of an argument")
         _verify_value(value, f"{where}: {name}")
     _verify_word(call.backend or "-", "backend")
-    _verify_sizes_of(call, "count", "replayed")
-    if call.replayed > call.count:
+    _verify_size(call.count, "count")
+    if not 0 <= call.replayed <= call.count:
         raise core_fields.FieldError(f"replayed is {call.replayed}, more than count, {call.count}")
     if len(call.samples) > min(MOST_SAMPLES, call.count):
         raise core_fields.FieldError(f"samples are at most {MOST_SAMPLES} and at most count, got {len(call.samples)}")
     for nth, sample in enumerate(call.samples):
-        _verify_sample(sample, {*call.arguments, *plan}, f"samples[{nth}]")
+        _verify_sample(sample, {*call.arguments, *wrapper.plan}, f"samples[{nth}]")
 
 
-def _verify_kernel(kernel: KernelTotal) -> None:
-    if not 0 < len(kernel.kernel) <= 4096:
-        raise core_fields.FieldError(f"kernel must be a name, got {core_fields.shown(kernel.kernel)}")
-    _verify_sizes_of(kernel, "count", "seconds")
-
-
-VERIFY: dict[Any, Any] = {Head: _verify_head, RecordedCall: _verify_call, KernelTotal: _verify_kernel}
+VERIFY: dict[Any, Any] = {Head: _verify_head, RecordedCall: _verify_call}
 
 
 def _verify_sample(sample: Mapping[str, Any], known: set[str], where: str) -> None:
@@ -237,39 +218,32 @@ def _verify_value(value: Json, where: str, depth: int = 0) -> None:
     """A number, a word, a list of values, or an object that describes a tensor, a dtype, an enum or another object."""
     if depth > DEEPEST:
         raise core_fields.FieldError(f"{where} is nested too deeply")
-    if value is None or isinstance(value, bool):
-        return
     if isinstance(value, (int, float)):
-        if abs(value) > LARGEST if isinstance(value, int) else not math.isfinite(value):
+        if not (abs(value) <= LARGEST or (isinstance(value, float) and math.isfinite(value))):
             raise core_fields.FieldError(f"{where} must be a number of at most 62 bits, got {core_fields.shown(value)}")
-    elif isinstance(value, str):
-        _verify_word(value, where)
     elif isinstance(value, list):
-        _verify_list(value, where)
-        for one in value:
+        for one in _verify_list(value, where):
             _verify_value(one, where, depth + 1)
-    else:
+    elif isinstance(value, dict):
         _verify_form(value, where)
+    elif value is not None:
+        _verify_word(value, where)
 
 
 def _verify_form(value: Mapping[str, Any], where: str) -> None:
-    members = set(value)
-    if "tensor" in members and "dtype" in members and members <= {"tensor", "dtype", "strides"}:
-        _verify_sizes([0 if size is None else size for size in _verify_list(value["tensor"], where)], where)
-        strides = _verify_sizes(value.get("strides", value["tensor"] and [0] * len(value["tensor"])), where)
-        if len(strides) != len(value["tensor"]):
-            raise core_fields.FieldError(
-                f"{where} must have a stride for each dimension, got {core_fields.shown(value)}"
-            )
-        _verify_word(value["dtype"], f"{where}: dtype")
-    elif members in ({"dtype"}, {"object"}):
-        _verify_word(next(iter(value.values())), where)
-    elif members == {"enum", "value"} and not isinstance(value["value"], (list, dict)):
-        _verify_word(value["enum"], where)
-        _verify_value(value["value"], where)
-    else:
+    if set(value) not in FORMS:
         raise core_fields.FieldError(f"{where} must be a number, a word, a list, or an object with tensor and dtype, "
-                         f"dtype, enum and value, or object, got {core_fields.shown(value)}")  # fmt: skip
+                                     f"dtype, enum and value, or object, got {core_fields.shown(value)}")  # fmt: skip
+    for name in ("dtype", "object", "enum"):
+        _verify_word(value.get(name, "-"), f"{where}: {name}")
+    if "tensor" in value:
+        sizes = _verify_sizes([0 if size is None else size for size in _verify_list(value["tensor"], where)], where)
+        if len(_verify_sizes(value.get("strides", sizes), where)) != len(sizes):
+            raise core_fields.FieldError(f"{where} must have a stride for each dimension, "
+                                         f"got {core_fields.shown(value)}")  # fmt: skip
+    if isinstance(value.get("value"), (list, dict)):
+        raise core_fields.FieldError(f"{where}: the value of an enum is a number or a word")
+    _verify_value(value.get("value"), where)
 
 
 def _verify_list(values: Any, where: str) -> list[Any]:
@@ -286,11 +260,6 @@ def _verify_sizes(values: Any, where: str) -> Sequence[int]:
             raise core_fields.FieldError(f"{where} must have whole numbers, got {core_fields.shown(one)}")
         _verify_size(one, where)
     return values  # type: ignore[no-any-return]
-
-
-def _verify_sizes_of(one: Any, *names: str) -> None:
-    for name in names:
-        _verify_size(getattr(one, name), name)
 
 
 def _verify_size(value: float, where: str) -> None:

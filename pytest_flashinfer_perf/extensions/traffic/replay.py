@@ -8,9 +8,8 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_flashinfer_perf.api import Entry, formatting, lines
@@ -46,7 +45,6 @@ class Translated:
     weighed: tuple[Weighed, ...]
     without: tuple[CallsWithoutCase, ...]
     sampled: float = 0.0  # the standard error, in estimated seconds
-    otherwise: Mapping[str, int] = field(default_factory=dict)  # calls, by how their case differs from them
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ def of(recorded: Recording, name: str, cover: float = 1.0, backends: tuple[str, 
 def translate_all(calls: Iterable[RecordedCall]) -> Translated:
     weighed: dict[tuple[object, ...], Weighed] = {}
     without: dict[tuple[str, str], CallsWithoutCase] = {}
-    variance, otherwise = 0.0, Counter[str]()
+    variance = 0.0
     for call in calls:
         each = []
         for x, count in _samples(call):
@@ -99,13 +97,11 @@ def translate_all(calls: Iterable[RecordedCall]) -> Translated:
                 known.calls, known.seconds = known.calls + count, known.seconds + count * Effort(x.nbytes).seconds
                 continue
             each.append(posed.seconds)
-            if note := translate.note(x):
-                otherwise[f"{api}: {note}"] += count
             key = (api, *posed.fixed, *sorted(posed.params.items(), key=str))
             weighed[key] = Weighed(api, posed, count + (weighed[key].calls if key in weighed else 0))
         if 1 < len(each) < call.count:
             variance += call.count**2 * statistics.variance(each) / len(each) * (1 - len(each) / call.count)
-    return Translated(tuple(weighed.values()), tuple(without.values()), math.sqrt(variance), otherwise)
+    return Translated(tuple(weighed.values()), tuple(without.values()), math.sqrt(variance))
 
 
 def _samples(call: RecordedCall) -> Iterator[tuple[GivenCall, int]]:
@@ -169,8 +165,6 @@ def _coverage(
     if beyond:
         share = sum(one.seconds for one in beyond) / whole
         yield f"  beyond --perf-cover: {formatting.counted(len(beyond), 'case')}, {share:.1%} of the time"
-    for what, count_of in translated.otherwise.items():
-        yield f"  measured otherwise ({count_of / calls:.1%} of the calls): {what}"
     for one in sorted(translated.without, key=lambda one: -one.calls):
         yield f"  without a case: {one.api} ({one.calls / calls:.1%} of the calls): {one.reason}"
     if recorded.head.dropped:

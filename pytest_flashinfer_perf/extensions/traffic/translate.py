@@ -38,12 +38,6 @@ def problem(x: GivenCall) -> PosedProblem:
         raise NoCaseError(f"its arguments do not have the form that this API's have: {error}") from error
 
 
-def note(x: GivenCall) -> str:
-    """How the case differs from the call, empty where it does not."""
-    names = forms.strided(x) if short(x.api) in ROUTINES else ""
-    return f"{names} contiguous, without the recorded strides" if names else ""
-
-
 def _problem(x: GivenCall, name: str) -> PosedProblem:
     if name in ROUTINES:
         return ROUTINES[name](x)

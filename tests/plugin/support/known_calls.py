@@ -26,8 +26,7 @@ from flashinfer.api_logging import flashinfer_api
 
 @flashinfer_api
 def mm(a, b, out=None, scale=1.0, seed=0, name="auto"):
-    if scale < 0:
-        raise ValueError("it does not compute")
+    pass
 
 @flashinfer_api()
 def two(a):

@@ -1,7 +1,7 @@
 """A recording by hand: a small engine's calls, whose cases the `torch` backend runs on a CPU, with known weights."""
 
 from pytest_flashinfer_perf.extensions.traffic import recording
-from pytest_flashinfer_perf.extensions.traffic.recording import Head, KernelTotal, RecordedCall, Recording, WrapperState
+from pytest_flashinfer_perf.extensions.traffic.recording import Head, RecordedCall, Recording, WrapperState
 
 
 def tensor(*shape, dtype="bfloat16"):
@@ -67,14 +67,13 @@ CALLS = (
     product(4, count=60),
     unknown(400),
 )
-KERNELS = (KernelTotal(kernel="other", count=9, seconds=0.5),)
 
 
-def recorded(calls=CALLS, seconds=2.0, kernels=KERNELS):
+def recorded(calls=CALLS, seconds=2.0):
     head = Head(traffic=1, flashinfer="0.7.2", seconds=seconds, processes=1, calls=sum(call.count for call in calls))
-    return Recording(head, tuple(calls), tuple(kernels))
+    return Recording(head, tuple(calls))
 
 
-def written(path, calls=CALLS, **facts):
-    recording.write(path, recorded(calls, **facts))
+def written(path, calls=CALLS):
+    recording.write(path, recorded(calls))
     return path

@@ -67,18 +67,18 @@ def run_hidden() -> None:
         spec.loader.exec_module(hidden)
 
 
-def leave(*, ends: bool) -> None:
+def leave() -> None:
     for one in leaving:
         with contextlib.suppress(Exception):
-            one(ends=ends)
+            one()
 
 
-def hook_end(name: str, *, ends: bool) -> None:
+def hook_end(name: str) -> None:
     own = getattr(os, name)
 
     @functools.wraps(own)
     def called(*args: Any, **kwargs: Any) -> Any:
-        leave(ends=ends)
+        leave()
         return own(*args, **kwargs)
 
     setattr(os, name, called)
@@ -86,9 +86,8 @@ def hook_end(name: str, *, ends: bool) -> None:
         os.supports_fd.add(called)
 
 
-atexit.register(leave, ends=True)
-hook_end("_exit", ends=True)  # of forked workers, without what atexit would do
-for function in ("execv", "execve"):  # which all others call
-    hook_end(function, ends=False)
+atexit.register(leave)
+for function in ("_exit", "execv", "execve"):  # of forked workers, and which all others call
+    hook_end(function)
 sys.meta_path.insert(0, Finder())
 run_hidden()

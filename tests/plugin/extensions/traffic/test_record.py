@@ -15,7 +15,7 @@ from pathlib import Path
 
 import known_calls
 import pytest
-from recorded_programs import CUPTI, EMPTY_GRAPHS, PROGRAMS
+from recorded_programs import EMPTY_GRAPHS, PROGRAMS
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.extensions.traffic import launcher, merging, recording
@@ -26,13 +26,12 @@ def ran(tmp_path_factory):
     """All of them, with FlashInfer's own logging; FlashInfer is imported by each."""
     folder = tmp_path_factory.mktemp("programs")
     (folder / "sitecustomize.py").write_text(EMPTY_GRAPHS)  # it shows, too, that one that is hidden runs
-    (folder / "cupti.py").write_text(CUPTI)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
         patch.setenv("FLASHINFER_LOGLEVEL", "1")
         patch.setenv("FLASHINFER_LOGDEST", "/dev/null")
-        return known_calls.recorded(folder, PROGRAMS, "--time", first="from os import _exit as early")
+        return known_calls.recorded(folder, PROGRAMS, first="from os import _exit as early")
 
 
 def test_every_program_ends_as_if_it_were_not_recorded(ran):
@@ -43,7 +42,7 @@ def test_every_program_ends_as_if_it_were_not_recorded(ran):
 
 def test_a_process_is_one_however_often_flashinfers_decorator_is_imported(ran):
     assert ran.counts("reloaded") == {"mm": 1, "lambda": 1}
-    assert ran.recording.head.processes == len(PROGRAMS) - len({"raising", "nothing"})
+    assert ran.recording.head.processes == len(PROGRAMS) - 1, "one calls nothing"
     assert ran.recording.head.flashinfer == "0.7.2"
 
 
@@ -113,7 +112,7 @@ def test_what_is_beyond_a_bound_or_cannot_be_described_is_dropped_and_said(ran):
     assert ran.counts("beyond") == {"mm": 11 + 3}
     assert ran.recording.head.dropped == 1 + 7
     assert "8 calls not recorded" in ran.said
-    assert "the recorder failed: beyond.mm: RuntimeError: has none" in ran.said
+    assert "not all was recorded: beyond.mm: RuntimeError: has none" in ran.said
 
 
 def test_what_a_recording_has_no_form_for_is_an_object(ran):
@@ -131,18 +130,6 @@ def test_what_a_recording_has_no_form_for_is_an_object(ran):
         assert wanted in given
     assert [3, 0, 0] in [sample["seq_lens"]["values"] for call in calls for sample in call.samples]
     assert [2, None, 8] in [call.arguments["q"]["tensor"] for call in calls]
-
-
-def test_calls_that_raise_are_counted_and_named(ran):
-    assert ran.counts("raising") == {}
-    assert "3 calls raised, and are not in it: raising.mm (2), raising.two (1)" in ran.said
-
-
-def test_with_time_the_kernels_are_those_of_cupti(ran):
-    """Of each process from its first call on: before it, CUPTI is not imported."""
-    [kernel] = ran.recording.kernels
-    times = 3 * ran.recording.head.processes
-    assert (kernel.kernel, kernel.count, round(kernel.seconds, 9)) == ("void kernel<1>(int)", times, times * 0.00025)
 
 
 EVERYWHERE = """
@@ -179,8 +166,6 @@ def test_calls_of_threads_and_processes_are_counted_exactly(tmp_path, monkeypatc
     made = recording.read(Path("t.jsonl"))
     assert sorted(call.count for call in made.calls) == [1, 400, 20_000 + 30 + 1000]
     assert (made.head.processes, made.head.dropped) == (4, 0)
-    assert cli.main(["record", "--show", "t.jsonl"]) == 0
-    assert "mm: 21030 calls\n         a=bfloat16[4x8], b=bfloat16[4x8]\n" in capsys.readouterr().out
 
 
 ENDLESS = """
@@ -212,7 +197,7 @@ def test_what_is_killed_loses_the_last_second_at_most(tmp_path):
     pieces.mkdir()
     (tmp_path / "calls.py").write_text(known_calls.CALLS)
     command = [sys.executable, "-c", ENDLESS]
-    child = subprocess.Popen(command, env=launcher.environment(pieces, timed=False), cwd=tmp_path)
+    child = subprocess.Popen(command, env=launcher.environment(pieces), cwd=tmp_path)
     while not all(note.exists() and note.read_text() for note in notes):
         assert child.poll() is None
         time.sleep(0.01)

@@ -7,12 +7,12 @@ import pytest
 import torch
 from hypothesis import given, strategies
 from mutations import changed
-from recorded_traffic import CALLS, decode, integers, prefill, product, recorded, tensor, unknown
+from recorded_traffic import CALLS, decode, integers, prefill, product, tensor, unknown
 
 from pytest_flashinfer_perf.extensions.apis import given as inputs_of
 from pytest_flashinfer_perf.extensions.apis.known import all_apis
 from pytest_flashinfer_perf.extensions.traffic import arguments as recorded_arguments
-from pytest_flashinfer_perf.extensions.traffic import recording, replay, translate
+from pytest_flashinfer_perf.extensions.traffic import recording, translate
 from pytest_flashinfer_perf.extensions.traffic.problem import GivenCall, NoCaseError
 from pytest_flashinfer_perf.extensions.traffic.recording import RecordedCall, WrapperState
 from pytest_flashinfer_perf.routines import _offsets, all_routines
@@ -142,15 +142,6 @@ def test_types_and_layouts_are_those_of_the_call_or_it_has_no_case(call, reason)
         return
     with pytest.raises(NoCaseError, match=reason):
         posed(call)
-
-
-def test_an_activation_that_a_routine_draws_contiguous_is_said():
-    calls = [product(5, count=3), decode([9, 17], count=1, q={**tensor(2, 4, 32), "strides": [512, 32, 1]})]
-    [line] = [line for line in replay.of(recorded(calls), "t.jsonl").plan.coverage if "otherwise" in line]
-    assert line == (
-        "  measured otherwise (25.0% of the calls): BatchDecodeWithPagedKVCacheWrapper.run: q contiguous, without the "
-        "recorded strides"
-    )
 
 
 @pytest.mark.parametrize("seed", range(4))
