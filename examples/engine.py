@@ -1,7 +1,7 @@
 """A small engine that calls FlashInfer as servers do: continuous batching, chunked prefill, decoding in CUDA graphs.
 
     python examples/engine.py --seconds 60 --seed 0
-    flashinfer-perf record -o traffic.jsonl --time -- python examples/engine.py --seconds 60
+    flashinfer-perf record -o traffic.jsonl -- python examples/engine.py --seconds 60
 
 Requests arrive at random, their prompts are prefilled in chunks beside each other, and all that have one decode a token
 at a time, in a CUDA graph for each batch size. When pages run out, the newest request gives up its own and starts
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 PAGE, PAGES, CHUNK, MOST_RUNNING = 16, 4096, 512, 64
 LAYERS, HEADS, KV_HEADS, WIDTH, INTERMEDIATE, VOCABULARY = 4, 32, 8, 128, 8192, 32000
 BATCHES = (1, 2, 4, 8, 16, 32, 48, 64)  # a graph for each
+DEVICE = "cuda"
 
 
 @dataclass
@@ -128,19 +129,19 @@ class Model:
         hidden = HEADS * WIDTH
 
         def weights(*shape):
-            return torch.randn(shape, dtype=torch.bfloat16, device="cuda") / shape[-1] ** 0.5
+            return torch.randn(shape, dtype=torch.bfloat16, device=DEVICE) / shape[-1] ** 0.5
 
         self.qkv, self.o = weights(hidden + 2 * KV_HEADS * WIDTH, hidden), weights(hidden, hidden)
         self.up, self.down = weights(2 * INTERMEDIATE, hidden), weights(hidden, INTERMEDIATE)
         self.head, self.table, self.norm = weights(VOCABULARY, hidden), weights(VOCABULARY, hidden), weights(hidden)
         shape = (LAYERS, PAGES + 1, 2, PAGE, KV_HEADS, WIDTH)  # the last page is of requests that only fill a batch up
-        self.cache = torch.zeros(shape, dtype=torch.bfloat16, device="cuda")
-        workspace = torch.zeros(256 << 20, dtype=torch.uint8, device="cuda")
+        self.cache = torch.zeros(shape, dtype=torch.bfloat16, device=DEVICE)
+        workspace = torch.zeros(256 << 20, dtype=torch.uint8, device=DEVICE)
         self.prefill = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD")
         self.decode = {batch: Decode(self, batch) for batch in BATCHES}
 
     def integers(self, numbers):
-        return self.torch.tensor(numbers, dtype=self.torch.int32, device="cuda")
+        return self.torch.tensor(numbers, dtype=self.torch.int32, device=DEVICE)
 
     def table_of(self, requests, counts):
         """The page table once these requests have so many more tokens: indptr, pages, tokens of the last page."""
@@ -185,7 +186,7 @@ class Model:
         def append(k, v, cache):
             self.fi.append_paged_kv_cache(k, v, owners, positions, cache, indices, starts, lasts)
 
-        tokens = self.torch.zeros(sum(counts), dtype=self.torch.int64, device="cuda")
+        tokens = self.torch.zeros(sum(counts), dtype=self.torch.int64, device=DEVICE)
         logits = self.forward(tokens, positions, self.prefill.run, append)
         self.sample(logits[(offsets[1:] - 1).long()])
 
@@ -199,8 +200,8 @@ class Decode:
         self.starts, self.lasts = integers([0] * (batch + 1)), integers([1] * batch)
         self.indices = integers([0] * (PAGES + batch))
         self.positions, self.owners = integers([0] * batch), integers(list(range(batch)))
-        self.tokens = torch.zeros(batch, dtype=torch.int64, device="cuda")
-        workspace = torch.zeros(128 << 20, dtype=torch.uint8, device="cuda")
+        self.tokens = torch.zeros(batch, dtype=torch.int64, device=DEVICE)
+        workspace = torch.zeros(128 << 20, dtype=torch.uint8, device=DEVICE)
         buffers = {"paged_kv_indptr_buffer": self.starts, "paged_kv_indices_buffer": self.indices}
         self.wrapper = model.fi.BatchDecodeWithPagedKVCacheWrapper(
             workspace, "NHD", use_cuda_graph=True, use_tensor_cores=True,

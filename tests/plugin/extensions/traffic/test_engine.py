@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies
 
+from pytest_flashinfer_perf.extensions.traffic import replay
+
 ENGINE = Path(__file__).parents[4] / "examples" / "engine.py"
 
 
@@ -84,6 +86,21 @@ def test_requests_arrive_as_often_as_asked_and_the_same_for_a_seed():
     assert seen == list(engine.arrivals(random.Random(3), 8.0, 100.0))
     assert 600 < len(seen) < 1000
     assert all(0 <= when < 100 and request.prompt > 0 for when, request in seen)
+
+
+def test_its_recording_that_ships_has_a_case_for_nearly_all_of_its_time():
+    """It is written by `python tools/example_recording.py`."""
+    found = replay.of_file(ENGINE.with_name("traffic.jsonl"))
+    assert {entry.case.routine.name for entry in found.entries if entry.case} == {
+        "BatchDecodeWithPagedKVCacheWrapper",
+        "BatchPrefillWithPagedKVCacheWrapper",
+        "flashinfer.activation.silu_and_mul",
+        "flashinfer.norm.fused_add_rmsnorm",
+        "flashinfer.page.append_paged_kv_cache",
+        "flashinfer.rope.apply_rope_pos_ids_inplace",
+        "flashinfer.sampling.top_p_sampling_from_probs",
+    }
+    assert {kernel.name.rpartition(".")[2] for kernel in found.plan.gaps} == {"plan", "__init__"}
 
 
 def test_without_a_gpu_it_is_one_sentence():

@@ -1,0 +1,99 @@
+"""Write examples/traffic.jsonl, without a GPU: python tools/example_recording.py [FILE]
+
+The recorder counts the calls of `examples/engine.py`, whose scheduler gets two seconds of requests at a pace of 10 ms a
+step. FlashInfer's functions are replaced by ones of the same signature that compute nothing, as are torch's products
+and its CUDA graphs: shapes, lengths and counts are those of the engine, and nothing is timed.
+"""
+
+import contextlib
+import random
+import sys
+import tempfile
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+
+import flashinfer
+import torch
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "examples"))
+import engine  # type: ignore[import-not-found] # examples/engine.py
+
+from pytest_flashinfer_perf.extensions.traffic import hooks, merging, pieces, recording
+from pytest_flashinfer_perf.extensions.traffic.recorder import CallRecorder
+
+SECONDS, PER_SECOND, STEP = 2.0, 4.0, 0.01
+
+
+def replace_calls(recorder):
+    """What the engine calls of FlashInfer, counted and without kernels."""
+
+    def put(owner, name, answer):
+        own = getattr(owner, name)
+        setattr(owner, name, recorder.counted(answer, getattr(own, "__wrapped__", own)))
+
+    for name in ("fused_add_rmsnorm", "apply_rope_pos_ids_inplace", "append_paged_kv_cache"):
+        put(flashinfer, name, lambda *_: None)
+    put(flashinfer, "silu_and_mul", lambda x: x[..., : x.shape[-1] // 2])
+    put(flashinfer.sampling, "top_p_sampling_from_probs", lambda *_: None)
+    flashinfer.get_batch_indices_positions = lambda _indptr, _lengths, nnz: (torch.zeros(nnz, dtype=torch.int32),) * 2
+    for wrapper in (flashinfer.BatchPrefillWithPagedKVCacheWrapper, flashinfer.BatchDecodeWithPagedKVCacheWrapper):
+        put(wrapper, "__init__", lambda *_, **__: None)
+        put(wrapper, "plan", lambda *_, **__: None)
+        put(wrapper, "run", lambda _self, q, _cache: torch.empty_like(q))
+
+
+def replace_torch():
+    torch.nn.functional.linear = lambda x, weight: x.new_empty(*x.shape[:-1], weight.shape[0])
+    torch.randn = torch.empty
+    empty = dict.fromkeys(("capture_begin", "capture_end", "replay"), lambda _graph: None)
+    torch.cuda.CUDAGraph = type("CUDAGraph", (), empty)
+    torch.cuda.synchronize = lambda: None
+
+    @contextlib.contextmanager
+    def graph(made):
+        made.capture_begin()
+        yield
+        made.capture_end()
+
+    torch.cuda.graph = graph
+
+
+def serve(model):
+    """As `engine.main` does, by steps instead of by a clock."""
+    scheduler, now = engine.Scheduler(), 0.0
+    coming = deque(engine.arrivals(random.Random(0), PER_SECOND, SECONDS))
+    while now < SECONDS:
+        now += STEP
+        while coming and coming[0][0] <= now:
+            scheduler.add(coming.popleft()[1])
+        kind, batch = scheduler.step()
+        if kind == "prefill":
+            model.run_prefill(batch)
+        elif batch:
+            size = next(size for size in engine.BATCHES if size >= len(batch))
+            model.decode[size].run([one for one, _ in batch])
+        scheduler.done(batch)
+
+
+def main():
+    random.seed(0)
+    pieces.DRAWN.seed(0)
+    engine.DEVICE = "cpu"
+    replace_torch()
+    with tempfile.TemporaryDirectory() as folder:
+        recorder = CallRecorder(torch, folder)
+        hooks.hook_graphs(recorder)
+        replace_calls(recorder)
+        serve(engine.Model())
+        recorder.writer.flush(ends=True)
+        made = merging.of_folder(Path(folder))
+    head = replace(made.recording.head, seconds=SECONDS)
+    output = Path(sys.argv[1]) if sys.argv[1:] else ROOT / "examples" / "traffic.jsonl"
+    recording.write(output, replace(made.recording, head=head))
+    print(f"{head.calls} calls, {len(made.recording.calls)} distinct{''.join(f'; {one}' for one in made.faults)}")
+
+
+if __name__ == "__main__":
+    main()
