@@ -10,26 +10,28 @@ import random
 import sys
 import tempfile
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import flashinfer
 import torch
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "examples"))
-import engine  # type: ignore[import-not-found] # examples/engine.py
-
 from pytest_flashinfer_perf.extensions.traffic import hooks, merging, pieces, recording
 from pytest_flashinfer_perf.extensions.traffic.recorder import CallRecorder
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "examples"))
+import engine  # type: ignore[import-not-found] # noqa: E402 - examples/engine.py
 
 SECONDS, PER_SECOND, STEP = 2.0, 4.0, 0.01
 
 
-def replace_calls(recorder):
+def replace_calls(recorder: CallRecorder) -> None:
     """What the engine calls of FlashInfer, counted and without kernels."""
 
-    def put(owner, name, answer):
+    def put(owner: Any, name: str, answer: Callable[..., Any]) -> None:
         own = getattr(owner, name)
         setattr(owner, name, recorder.counted(answer, getattr(own, "__wrapped__", own)))
 
@@ -44,23 +46,23 @@ def replace_calls(recorder):
         put(wrapper, "run", lambda _self, q, _cache: torch.empty_like(q))
 
 
-def replace_torch():
-    torch.nn.functional.linear = lambda x, weight: x.new_empty(*x.shape[:-1], weight.shape[0])
-    torch.randn = torch.empty
-    empty = dict.fromkeys(("capture_begin", "capture_end", "replay"), lambda _graph: None)
-    torch.cuda.CUDAGraph = type("CUDAGraph", (), empty)
-    torch.cuda.synchronize = lambda: None
-
+def replace_torch() -> None:
     @contextlib.contextmanager
-    def graph(made):
+    def graph(made: Any) -> Iterator[None]:
         made.capture_begin()
         yield
         made.capture_end()
 
-    torch.cuda.graph = graph
+    empty = dict.fromkeys(("capture_begin", "capture_end", "replay"), lambda _graph: None)
+    of_cuda = {"CUDAGraph": type("CUDAGraph", (), empty), "graph": graph, "synchronize": lambda: None}
+    for name, one in of_cuda.items():
+        setattr(torch.cuda, name, one)
+    product = {"linear": lambda x, weight: x.new_empty(*x.shape[:-1], weight.shape[0])}
+    vars(torch.nn.functional).update(product)
+    vars(torch).update(randn=torch.empty)
 
 
-def serve(model):
+def serve(model: Any) -> None:
     """As `engine.main` does, by steps instead of by a clock."""
     scheduler, now = engine.Scheduler(), 0.0
     coming = deque(engine.arrivals(random.Random(0), PER_SECOND, SECONDS))
@@ -77,9 +79,10 @@ def serve(model):
         scheduler.done(batch)
 
 
-def main():
+def main() -> None:
     random.seed(0)
     pieces.DRAWN.seed(0)
+    pieces.EVERY = 3600.0  # once, at the end
     engine.DEVICE = "cpu"
     replace_torch()
     with tempfile.TemporaryDirectory() as folder:
