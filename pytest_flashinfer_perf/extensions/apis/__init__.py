@@ -67,11 +67,9 @@ def pytest_perf_paths(config: pytest.Config) -> Sequence[Path]:
 def pytest_perf_line(words: Sequence[str]) -> FlagLine | None:
     if not names_api(words):
         return None
-    from pytest_flashinfer_perf.extensions.apis import lines  # and with it the flag that names an API
-    from pytest_flashinfer_perf.extensions.apis.known import api_named
-    from pytest_flashinfer_perf.spec import case as cases
+    from pytest_flashinfer_perf.extensions.apis import known
 
-    return lines.parse(api_named(cases.name_in(list(words))), list(words))
+    return known.line(list(words))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -1,4 +1,4 @@
-"""The usable APIs of the installed FlashInfer, by their names."""
+"""The usable APIs of the installed FlashInfer, by their names, and lines of flags that name one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import functools
 from typing import TYPE_CHECKING
 
 from pytest_flashinfer_perf.extensions.apis.templates import installed
-from pytest_flashinfer_perf.spec.params import ParamError
+from pytest_flashinfer_perf.spec import case as cases
+from pytest_flashinfer_perf.spec.case import Case, FlagLine, MissingCaseError
+from pytest_flashinfer_perf.spec.params import ParamError, fields_of
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.extensions.apis.routine import ApiRoutine
@@ -33,3 +35,21 @@ def unknown(name: str) -> str:
     close = difflib.get_close_matches(name, [api.name for api in installed().usable], n=3)
     hint = f", did you mean {' or '.join(close)}?" if close else ""
     return f"unknown name {name!r}{hint}: `flashinfer-perf list --api` has all"
+
+
+class ApiLine(FlagLine):
+    """Which backends an API has depends on the FlashInfer that is installed."""
+
+    def case(self, backend: str) -> Case:
+        try:
+            return super().case(backend)
+        except ParamError as error:
+            raise MissingCaseError(str(error)) from None
+
+
+def line(words: list[str]) -> FlagLine:
+    """`--api NAME`, and its axes and arguments."""
+    all_apis()  # by which `--api` is known for a flag that names a case
+    api = api_named(cases.name_in(words))
+    spellings = {spelling for field in fields_of(api.params) for spelling in field.spellings}
+    return ApiLine(*cases.parse_of(api, words, spellings))

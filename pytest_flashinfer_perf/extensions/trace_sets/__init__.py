@@ -86,16 +86,25 @@ def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    from pytest_flashinfer_perf.extensions.trace_sets import asked
-
-    asked.refuse_walked(early_config)
+    """Refuse data sets that pytest would walk, before it imports or reads a file of theirs."""
+    here = early_config.invocation_params.dir
+    for argument in early_config.known_args_namespace.file_or_dir or ["."]:
+        name = argument.partition("::")[0]
+        root = here / name
+        if (root / "definitions").is_dir() and (root / "workloads").is_dir():
+            way = f"name it by --perf-trace-set={name}, from a folder outside of it"
+            raise pytest.UsageError(f"{root} is a data set, whose files pytest would read: {way}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    from pytest_flashinfer_perf.extensions.trace_sets import asked
-
-    roots = asked.take(config)
+    """Alone, data sets replace the configured test paths; pytest neither walks nor imports them."""
+    roots = [(config.invocation_params.dir / name).absolute() for name in config.getoption("perf_trace_set")]
+    for root in roots:
+        if not (root / "definitions").is_dir():
+            raise pytest.UsageError(f"--perf-trace-set={root}: has no folder called definitions")
     if roots:
+        if config.args_source is not pytest.Config.ArgsSource.ARGS:
+            config.args.clear()
         from pytest_flashinfer_perf.api import usage
 
         with usage.errors_of_use(ImportError):

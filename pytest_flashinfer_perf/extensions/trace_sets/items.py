@@ -7,16 +7,15 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pytest
 from flashinfer_bench.data import EvaluationStatus
 
-from pytest_flashinfer_perf.api import SETTINGS, Measurement, Row, formatting, options, stash
+from pytest_flashinfer_perf.api import SETTINGS, Measurement, Row, file_io, formatting, options, stash
 from pytest_flashinfer_perf.extensions.trace_sets import benchmark, data
-from pytest_flashinfer_perf.extensions.trace_sets.asked import Way
 from pytest_flashinfer_perf.extensions.trace_sets.benchmark import Runner
 from pytest_flashinfer_perf.extensions.trace_sets.config import BenchmarkConfig, EvaluationConfigError, option
 from pytest_flashinfer_perf.extensions.trace_sets.judge import EvaluationResult, Job
@@ -37,6 +36,18 @@ class SolutionPerf(Protocol):
     def evaluated(self, evaluate: Evaluate, repeat: str) -> Measurement: ...
 
 
+@dataclass(frozen=True)
+class Way:
+    """Whether solutions are run, and where their traces go: with `output` None, into the data set."""
+
+    trust: bool = False
+    output: str | None = None
+
+    def traces(self, root: Path) -> Path | None:
+        """The folder for the traces of this data set, None to write none."""
+        return root / "traces" if self.output is None else Path(self.output) if self.output else None
+
+
 class Evaluations:
     """The data sets of a session, and what their tests share: configuration, runner, and the folder for traces."""
 
@@ -52,7 +63,11 @@ class Evaluations:
         given = config.getoption("perf_trace_config")
         overrides = dict(map(option, config.getoption("perf_trace_option")))
         asked = BenchmarkConfig.from_yaml(given, **overrides) if given else BenchmarkConfig.default(**overrides)
-        return cls(roots, config.stash[SETTINGS], Way.of(config), asked)
+        way = Way(config.getoption("perf_trust_solutions"), config.getoption("perf_trace_output"))
+        if way.trust and not config.option.collectonly:
+            for folder in filter(None, map(way.traces, roots)):
+                file_io.verify_outputs({"--perf-trace-output": folder / "any.jsonl"})
+        return cls(roots, config.stash[SETTINGS], way, asked)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(

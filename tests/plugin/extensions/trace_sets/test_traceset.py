@@ -15,8 +15,8 @@ from traceset_runs import BY_ANY_TIME, FAST, FORGED, GEMM, GEMM_SOLUTIONS, SET, 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.extensions.testlists import run_command
 from pytest_flashinfer_perf.extensions.trace_sets import Benchmark, BenchmarkConfig, TraceSet, data
-from pytest_flashinfer_perf.extensions.trace_sets.asked import Way
 from pytest_flashinfer_perf.extensions.trace_sets.benchmark import RunnerError
+from pytest_flashinfer_perf.extensions.trace_sets.items import Way
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.plugin import terminal
 
