@@ -11,23 +11,22 @@ import random
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from flashinfer_bench.data import Correctness
 from torch import Tensor
 
 from pytest_flashinfer_perf.api import formatting
 from pytest_flashinfer_perf.api import timing as core_timing
 from pytest_flashinfer_perf.extensions.trace_sets.siblings import Siblings
 from pytest_flashinfer_perf.extensions.trace_sets.solution import (
+    Answer,
     Given,
     ImpossibleTimeError,
     Solution,
     Task,
     not_confirmed,
 )
-
-if TYPE_CHECKING:
-    from pytest_flashinfer_perf.extensions.trace_sets.evaluators import DefaultEvaluator
 
 MARGIN = 0.5  # calls in a row may find the cache warm, or meet another process: a time within a factor of 2 is believed
 HOST_S = 1e-3  # of a call that no CUDA graph can hold, a GPU's time may be this much less than what the host takes
@@ -39,8 +38,20 @@ MOST_BYTES = {True: 1 << 30, False: 64 << 20}  # of inputs, on a GPU and on a CP
 COMPARED = 4  # answers of each round
 
 
+class Knows(Protocol):
+    """What an evaluator knows of a definition: its inputs, and which answers to them are right."""
+
+    fewest_outputs: int | None
+
+    def inputs(self, task: Task, trial: int) -> list[Any]: ...
+
+    def expected(self, task: Task, given: Given) -> Answer: ...
+
+    def judged(self, task: Task, given: Given, got: Answer, want: Answer) -> Correctness: ...
+
+
 def confirm(
-    evaluator: DefaultEvaluator,
+    evaluator: Knows,
     task: Task,
     solution: Solution,
     timings: Sequence[core_timing.Timing],
@@ -79,7 +90,7 @@ def _doubt(calls: Calls, reported: float) -> str:
 class Calls:
     """Calls in a row, on inputs that nobody has seen and that look like each other, or on the same ones again."""
 
-    evaluator: DefaultEvaluator
+    evaluator: Knows
     task: Task
     solution: Solution
     siblings: Siblings
