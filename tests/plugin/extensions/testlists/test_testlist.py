@@ -81,7 +81,7 @@ def test_what_cannot_be_understood_is_named_with_the_nearest(line, sentence):
 )
 def test_newer_routines_and_backends_of_upstream_are_known_names(name):
     [entry, *_] = _read(f"--routine {name} --num_tokens 8")
-    assert entry.missing.startswith(f"{name}: ") or (name == "cute_dsl_bf16_moe" and entry.case)
+    assert entry.missing.startswith(f"{name}: ")
     [entry] = _read(GEMM.replace("torch", "cute-dsl-prims"))
     assert entry.missing == "bmm_fp8 has no backend cute-dsl-prims in this project"
 
@@ -124,9 +124,7 @@ def test_a_folder_is_no_list(run, pytester):
     refused.complains("*'lists' is a folder: name its files, as --perf-testlist=lists/FILE")
 
 
-EMPTY = (
-    "backends= backends=, case= testlist= model= strict-skips= trace-set= trace-config= autotune-cache= only= shard-by="
-)
+EMPTY = "backends= backends=, case= testlist= model= strict-skips= trace-set= trace-config= autotune-cache= only="
 FILES = "fuzz-flags= findings= config= html= csv= vllm-csv="
 
 
