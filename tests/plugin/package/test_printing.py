@@ -49,7 +49,6 @@ COMMANDS = here(
         "watch runs -o site --markdown changes.md": 1,
         "report --markdown a.json b.json": 0,
         "merge a.json b.json -o c.json": 2,
-        "model llama-3.1-8b --run a.json": 2,
     }
 )
 
