@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf import files as file_io
     from pytest_flashinfer_perf.checking import check
     from pytest_flashinfer_perf.cli import commands
-    from pytest_flashinfer_perf.cli.command import Command
     from pytest_flashinfer_perf.engine import cupti, instruments, one_case, timing
     from pytest_flashinfer_perf.engine.measure import Measurement
     from pytest_flashinfer_perf.engine.observers import Observation
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.session.stash import SETTINGS
     from pytest_flashinfer_perf.settings import option as options
     from pytest_flashinfer_perf.settings import usage
-    from pytest_flashinfer_perf.settings.option import Bound, Child, Option, option
+    from pytest_flashinfer_perf.settings.option import Bound, Child, Command, Option, option
     from pytest_flashinfer_perf.settings.settings import Checking, Measuring, Settings
 
 __all__ = [
@@ -114,7 +113,7 @@ _NAMES = {
     "option": ("settings.option", "option"),
     "Bound": ("settings.option", "Bound"),
     "Child": ("settings.option", "Child"),
-    "Command": ("cli.command", "Command"),
+    "Command": ("settings.option", "Command"),
     # A line of flags, and the test of its case.
     "Entry": ("plugin.lines", "Entry"),
     "read_line": ("plugin.lines", "read"),

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf.cli.command import Command
     from pytest_flashinfer_perf.engine.observers import Observer
     from pytest_flashinfer_perf.gate.quantity import Quantity
     from pytest_flashinfer_perf.gate.verdict import Judgement, Summing
     from pytest_flashinfer_perf.plugin.fixture import CaseRun, Perf
     from pytest_flashinfer_perf.rows.row import Row
-    from pytest_flashinfer_perf.settings.option import Option
+    from pytest_flashinfer_perf.settings.option import Command, Option
     from pytest_flashinfer_perf.spec.case import Case, CaseOfTest, FlagLine
     from pytest_flashinfer_perf.spec.params import Params
     from pytest_flashinfer_perf.spec.routine import AnyRoutine

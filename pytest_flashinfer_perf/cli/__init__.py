@@ -15,7 +15,7 @@ import pytest
 from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.cli import commands
 from pytest_flashinfer_perf.errors import require
-from pytest_flashinfer_perf.plugin import asked_tests, cases
+from pytest_flashinfer_perf.plugin import cases, hooks
 from pytest_flashinfer_perf.settings.usage import errors_of_use
 
 NO_NUMPY = "ignore:Failed to initialize NumPy:UserWarning"  # by torch; nothing here needs numpy
@@ -90,7 +90,7 @@ class AskedTests:
     def pytest_configure(self, config: pytest.Config) -> None:
         suite = list(map(str, cases.paths()))
         if config.args[: len(suite)] == suite:
-            config.args[: len(suite)] = asked_tests.asked_paths(config) or suite
+            config.args[: len(suite)] = hooks.asked_paths(config) or suite
 
 
 def of_suite(arguments: Sequence[str]) -> list[str]:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_flashinfer_perf import loading
-from pytest_flashinfer_perf.cli.command import Command
 from pytest_flashinfer_perf.errors import FlashinferPerfError, missing_libraries_named
 from pytest_flashinfer_perf.files import as_json, write_whole
 from pytest_flashinfer_perf.machine.garbage import importing
 from pytest_flashinfer_perf.printing import print_raw, say
+from pytest_flashinfer_perf.settings.option import Command
 
 INTERRUPTED = 128 + signal.SIGINT  # as a shell has it
 OWN = (

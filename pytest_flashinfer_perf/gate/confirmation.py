@@ -11,7 +11,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_flashinfer_perf.gate import speeds, words
+from pytest_flashinfer_perf.gate import words
+from pytest_flashinfer_perf.gate.decision import speeds_sentence, two_speeds
 from pytest_flashinfer_perf.gate.match import Reason
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
 
@@ -96,5 +97,5 @@ def _speeds(judged: Judged, again: Again) -> str:
         return ""
     before, after = primary.seen.before, primary.seen.after
     usual = statistics.geometric_mean(before)
-    levels = speeds.two(before, (*after, *(usual * math.exp(change) for change in again.changes)))
-    return speeds.sentence(primary.seen.domain, levels) if levels else ""
+    levels = two_speeds(before, (*after, *(usual * math.exp(change) for change in again.changes)))
+    return speeds_sentence(primary.seen.domain, levels) if levels else ""

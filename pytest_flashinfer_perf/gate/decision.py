@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
-from pytest_flashinfer_perf.gate import speeds
 from pytest_flashinfer_perf.gate.effects import Domain, Effect
 from pytest_flashinfer_perf.gate.match import Reason
 from pytest_flashinfer_perf.gate.verdict import Judged, Verdict
+from pytest_flashinfer_perf.rows.formatting import duration
 
 REMEDY = "run more processes (`flashinfer-perf ab`)"
 
@@ -37,9 +40,9 @@ def decide(of_case: Sequence[Effect], threshold: float, obstacle: tuple[Reason, 
 def _changed(primary: Effect, other: Effect | None, threshold: float, sign: int, verdict: Verdict) -> Decision:
     if primary.significant != sign:
         return Verdict.AMBIGUOUS, Reason.NOT_SIGNIFICANT, f"beyond the threshold, but it may be noise: {REMEDY}"
-    levels = speeds.two(primary.seen.before, primary.seen.after)
+    levels = two_speeds(primary.seen.before, primary.seen.after)
     if levels:
-        said = speeds.sentence(primary.seen.domain, levels)
+        said = speeds_sentence(primary.seen.domain, levels)
         return Verdict.AMBIGUOUS, Reason.TWO_SPEEDS, f"{said}, and processes of one side have both"
     if other and sign * other.bound(sign) < threshold:
         return _only(primary)
@@ -67,3 +70,27 @@ def settled(judged: Judged, decision: Decision, of_case: tuple[Effect, ...], thr
         effects=of_case,
         detectable=of_case[0].detectable(threshold, cases),
     )
+
+
+# Two speeds of the same code: a CPU's product of matrices may take half as long again in one process of seven, for all
+# its calls. Where the processes of both sides together lie on two levels, each of them narrow, and those of one side on
+# both, the code explains neither.
+
+APART = 3.0  # how far levels lie from each other, in widths of the wider one
+
+
+def two_speeds(before: Sequence[float], after: Sequence[float]) -> tuple[float, float] | None:
+    """The lower and the higher level, where there are two and one side has processes on both."""
+    sides = [list(map(math.log, side)) for side in (before, after)]
+    every = sorted(value for side in sides for value in side)
+    gap, last = max((high - low, low) for low, high in pairwise(every))
+    lower, higher = [one for one in every if one <= last], [one for one in every if one > last]
+    is_on_both = any(min(side) <= last < max(side) for side in sides)
+    if not is_on_both or gap < APART * max(level[-1] - level[0] for level in (lower, higher)):
+        return None
+    return math.exp(statistics.fmean(lower)), math.exp(statistics.fmean(higher))
+
+
+def speeds_sentence(domain: str, levels: tuple[float, float]) -> str:
+    low, high = (f"{level:,.0f} cycles" if domain == Domain.CYCLES else duration(level) for level in levels)
+    return f"two speeds: {low} and {high}"

@@ -51,7 +51,7 @@ class Reason(str, Enum):
     INSTRUMENT = "instrument"
     COLD_L2 = "cold-l2"
     CUDA_GRAPH = "cuda-graph"
-    RANKS = "ranks"
+    CONDITIONS = "conditions"
     THREADS = "threads"
     SEED = "seed"
     REQUIREMENTS = "requirements"
@@ -248,7 +248,7 @@ FACETS = (
     Facet(Reason.COLD_L2, lambda _, row: row.provenance.cold_l2, "another cold-L2 mode: up to 15 % for a short kernel"),
     Facet(Reason.CUDA_GRAPH, lambda _, row: row.provenance.cuda_graph, "CUDA graphs in one, launches in the other"),
     Facet(
-        Reason.RANKS,
+        Reason.CONDITIONS,
         lambda _, row: ", ".join(row.conditions) or None,
         "another number of processes, another transport, or times that contain how late a process came",
     ),

@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
 from pytest_flashinfer_perf.rows.scatter import is_measured
 
-ALIKE = (Reason.INSTRUMENT, Reason.COLD_L2, Reason.CUDA_GRAPH, Reason.RANKS)
+ALIKE = (Reason.INSTRUMENT, Reason.COLD_L2, Reason.CUDA_GRAPH, Reason.CONDITIONS)
 
 
 def counts(row: Row) -> bool:

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_flashinfer_perf import hookspecs, loading
 from pytest_flashinfer_perf.plugin import options
-from pytest_flashinfer_perf.session.stash import confirms
+from pytest_flashinfer_perf.session.stash import confirms, is_worker
 from pytest_flashinfer_perf.settings.option import Child
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _is_asked_for(config: pytest.Config) -> bool:
     """Whether an option, an argument or a settings file asks for more than tests may do, or workers may find cases."""
     option = config.option
     workers = getattr(option, "tx", None) or getattr(option, "dist", "no") != "no"
-    starts_workers = workers and not hasattr(config, "workerinput")
+    starts_workers = workers and not is_worker(config)
     compared = getattr(option, "benchmark_compare", None)
     if starts_workers or compared or options.are_given(config):
         return True
@@ -97,7 +97,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     runs_nothing = any(
         getattr(config.option, name) for name in ("collectonly", "showfixtures", "show_fixtures_per_test")
     )
-    if not named or runs_nothing or hasattr(config, "workerinput"):
+    if not named or runs_nothing or is_worker(config):
         return
     path = config.invocation_params.dir / named
     try:

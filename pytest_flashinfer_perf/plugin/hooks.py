@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.errors import is_installed
 from pytest_flashinfer_perf.machine.garbage import freeze_imports, importing
-from pytest_flashinfer_perf.plugin import asked_tests, options, read_options, results
+from pytest_flashinfer_perf.plugin import options, read_options, results
 from pytest_flashinfer_perf.plugin.results import BOARD, Board
 from pytest_flashinfer_perf.session import reports, stash
 from pytest_flashinfer_perf.session import setup as running
@@ -35,9 +36,9 @@ def begin(config: pytest.Config) -> None:
         board = config.stash[BOARD] = Board()
         config.pluginmanager.register(board, "flashinfer-perf-board")
         running.start(config)
-        if not hasattr(config, "workerinput"):
+        if not stash.is_worker(config):
             _start_gathering(config, settings, board)
-        asked_tests.set_arguments(config)
+        _set_arguments(config)
 
 
 def _start_gathering(config: pytest.Config, settings: Settings, board: Board) -> None:
@@ -49,6 +50,33 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
         from pytest_flashinfer_perf.plugin import gate
 
         gate.start(config, settings.project, board.block_parts)
+
+
+def _set_arguments(config: pytest.Config) -> None:
+    """Add the tests that options ask for to the arguments of pytest, where none are named."""
+    asked = [] if config.args_source is pytest.Config.ArgsSource.ARGS else asked_paths(config)
+    if asked:
+        config.args[:] = asked
+
+
+def asked_paths(config: pytest.Config) -> list[str]:
+    """Those of the suite, if a case of it is asked for, and those of extensions."""
+    from pytest_flashinfer_perf.plugin import cases
+
+    of_suite = cases.paths() if config.getoption("perf_case") else []
+    return list(dict.fromkeys(map(str, (*of_suite, *loading.joined(config.hook.pytest_perf_paths(config=config))))))
+
+
+def _keep_only(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect all tests but those that the file of `--perf-only` lists."""
+    path = config.invocation_params.dir / config.getoption("perf_only")
+    try:
+        asked = set(path.read_text(encoding="utf-8").splitlines())
+    except OSError as error:
+        raise pytest.UsageError(f"--perf-only: {error}") from error
+    others = [item for item in items if item.nodeid not in asked]
+    items[:] = [item for item in items if item.nodeid in asked]
+    config.hook.pytest_deselected(items=others)
 
 
 def pytest_collection(session: pytest.Session) -> None:
@@ -99,7 +127,7 @@ def complete(session: pytest.Session, config: pytest.Config, items: list[pytest.
         collection.verify_asked(session, items)
         items.extend(session.genitems(WithoutCase.from_parent(session, name="--perf-case", nodeid="--perf-case")))
     if config.getoption("perf_only"):
-        asked_tests.keep_only(config, items)
+        _keep_only(config, items)
     measured = [item for item in items if measures(item)]
     if measured and is_installed("torch"):
         from pytest_flashinfer_perf.plugin import collection

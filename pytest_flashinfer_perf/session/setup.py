@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.machine import builds
 from pytest_flashinfer_perf.machine.garbage import importing
 from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.session import benchmark_rows, gpu_lock, progress, reports
-from pytest_flashinfer_perf.session.stash import INSTEAD
+from pytest_flashinfer_perf.session.stash import INSTEAD, is_worker
 from pytest_flashinfer_perf.session.survival import REMEDY, Beside, Survival
 from pytest_flashinfer_perf.session.time_limit import Limit, not_counted
 from pytest_flashinfer_perf.settings.usage import errors_of_use
@@ -39,7 +39,7 @@ def start(config: pytest.Config) -> None:
     config.pluginmanager.register(reports.Serializer(), "flashinfer-perf-serializer")
     stderr = config.stash[STDERR] = os.fdopen(os.dup(2), "w")  # pytest captures it later
     config.add_cleanup(stderr.close)
-    if hasattr(config, "workerinput"):
+    if is_worker(config):
         return
     config.pluginmanager.register(Gatherer(config), "flashinfer-perf-gatherer")
     shown = progress.of_command()
@@ -127,7 +127,7 @@ def turn(item: pytest.Item, settings: Settings, device: Device) -> Iterator[None
         if BY_CASE in config.stash and device.uuid is not None:
             named: Sequence[str] | None = config.hook.pytest_perf_devices(item=item)
             stack.enter_context(turn_of_all(config, named or [device.uuid]))
-        if hasattr(config, "workerinput") and device.uuid is None and settings.device != "cpu:any":
+        if is_worker(config) and device.uuid is None and settings.device != "cpu:any":
             with not_counted():
                 stack.enter_context(gpu_lock.alone_on("cpu", lambda _: None))
         yield

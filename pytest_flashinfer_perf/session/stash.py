@@ -39,6 +39,11 @@ def confirms() -> bool:
     return CONFIRMS in os.environ
 
 
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this process runs a part of another one's tests, and gives their reports to that one."""
+    return hasattr(config, "workerinput")
+
+
 def measures(item: pytest.Item) -> bool:
     """Whether the test uses the fixture `perf` of this plugin, if only by one of that name that is made of it."""
     known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})

@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.session.time_limit import Limit, not_counted
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.machine.devices import Device
 
-REMEDY = "run with -n 1, and each such case costs itself alone; --perf-resume keeps what was measured before"
+REMEDY = "run with -n 1, and each such case costs itself alone"
 
 
 class Survival:

@@ -6,10 +6,11 @@ Every session of pytest imports this module, whether it has a case or not: it im
 from __future__ import annotations
 
 import argparse
+import importlib
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from numbers import Integral, Real
@@ -203,3 +204,23 @@ ALLOW = option(
     "setting. An unknown name lists those that there are. Default: none.",
 )
 JUDGED = (STRICT, ALLOW)
+
+
+# A command of `flashinfer-perf`, which is imported when it is called.
+
+
+@dataclass(frozen=True)
+class Command:
+    """`main` names its function, which takes the arguments and returns the exit code: "package.module:function"."""
+
+    name: str
+    help: str
+    main: str
+
+    def load(self) -> Callable[[Sequence[str]], int]:
+        module, _, function = self.main.partition(":")
+        found: Callable[[Sequence[str]], int] = getattr(importlib.import_module(module), function)
+        return found
+
+    def __call__(self, arguments: Sequence[str]) -> int:
+        return self.load()(arguments)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from made import row, run
 from verdicts import rules
 
-from pytest_flashinfer_perf.gate import confirmation, speeds
+from pytest_flashinfer_perf.gate import confirmation
 from pytest_flashinfer_perf.gate.confirmation import Again, confirm, measured_again
+from pytest_flashinfer_perf.gate.decision import speeds_sentence, two_speeds
 from pytest_flashinfer_perf.gate.effects import Domain
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import Verdict
@@ -118,20 +119,20 @@ def test_two_speeds_are_those_that_one_side_has_both_of(counts, others, apart, r
 
     mixed = [*level(100.0, counts[0]), *level(100.0 * apart, counts[1])]
     other = [*level(100.0, others[0]), *level(100.0 * apart, others[1])] or level(100.0, 1)
-    low, high = speeds.two(other, mixed)
+    low, high = two_speeds(other, mixed)
     assert (low, high) == pytest.approx((100.0, 100.0 * apart), rel=0.03)
-    assert speeds.two(mixed, other) == (low, high)
-    assert speeds.two(level(100.0, counts[0]), level(100.0 * apart, counts[1])) is None
+    assert two_speeds(mixed, other) == (low, high)
+    assert two_speeds(level(100.0, counts[0]), level(100.0 * apart, counts[1])) is None
 
 
 @given(st.lists(st.floats(100, 101), min_size=1, max_size=5), st.floats(1.05, 3))
 def test_a_side_that_is_slower_in_each_process_has_no_two_speeds(before, by):
-    assert speeds.two(before, [by * us for us in before]) is None
+    assert two_speeds(before, [by * us for us in before]) is None
 
 
 def test_speeds_have_the_unit_of_what_is_compared():
-    assert speeds.sentence(Domain.TIME, (2.0e-3, 3.05e-3)) == "two speeds: 2.000 ms and 3.050 ms"
-    assert speeds.sentence(Domain.CYCLES, (186e3, 210e3)) == "two speeds: 186,000 cycles and 210,000 cycles"
+    assert speeds_sentence(Domain.TIME, (2.0e-3, 3.05e-3)) == "two speeds: 2.000 ms and 3.050 ms"
+    assert speeds_sentence(Domain.CYCLES, (186e3, 210e3)) == "two speeds: 186,000 cycles and 210,000 cycles"
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ UNLIKE = [
     ("instrument", {"instrument": "events"}, {}),
     ("cold-l2", {"cold_l2": "flush"}, {}),
     ("cuda-graph", {"cuda_graph": False}, {}),
-    ("ranks", {"together": {"processes": 2}}, {}),
+    ("conditions", {"together": {"processes": 2}}, {}),
     ("seed", {"seed": 7}, {}),
     ("driver", {}, {"driver": "590"}),
 ]
