@@ -11,17 +11,19 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
+from pytest_flashinfer_perf.printing import say
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.formatting import last_lines
 from pytest_flashinfer_perf.rows.run_file import Run
 from pytest_flashinfer_perf.session import case_endings
-from pytest_flashinfer_perf.session.progress import TERMINAL
+from pytest_flashinfer_perf.session.progress import EACH_S, TERMINAL
 
 MODULE = ("-m", "pytest")
 PASSED, TESTS_FAILED = 0, 1
@@ -87,11 +89,20 @@ def started(where: Environment, arguments: Sequence[str] = (), log: Path | None 
         )
         try:
             begun()
-            return process.wait()
+            return _waited(process, log)
         except BaseException:
             process.kill()
             process.wait()  # it may hold the GPU, or write into a folder that is removed next
             raise
+
+
+def _waited(process: subprocess.Popen[bytes], log: Path | None) -> int:
+    """The exit code. Of a process that prints into a log it is said every half minute that it still runs."""
+    start = time.monotonic()
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(EACH_S if log else None)
+        say(f"  {time.monotonic() - start:.0f} s so far, what it prints is in {log}")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.errors import is_installed
 from pytest_flashinfer_perf.machine.garbage import freeze_imports, importing
 from pytest_flashinfer_perf.plugin import options, read_options, results
 from pytest_flashinfer_perf.plugin.results import BOARD, Board
-from pytest_flashinfer_perf.session import reports, stash
+from pytest_flashinfer_perf.session import progress, reports, stash
 from pytest_flashinfer_perf.session import setup as running
 from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, measures
 from pytest_flashinfer_perf.settings.settings import Settings
@@ -149,6 +149,10 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     device = session.config.stash[DEVICE] = running.find_device(settings)
     if measured:
         running.ready(session, settings, device)
+    if measured and session.config.pluginmanager.hasplugin("terminalreporter") and session.config.get_verbosity() >= 0:
+        heartbeat = progress.Heartbeat(session.config.stash[running.STDERR], len(session.items))
+        session.config.pluginmanager.register(heartbeat)
+        heartbeat.start()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,5 +1,6 @@
 """Processes that a command starts and waits for: with which words, where, and what is read of them."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -43,6 +44,26 @@ def test_pytest_gets_its_words_and_its_rows_are_read(where):
     assert (mine, there) == ("1", str(where.folder))
     assert (where.folder / "pair.only").read_text() == "t.py::test_a\n"
     assert (done.code, done.failed, len(done.run.rows), done.log.read_text()) == (0, False, 1, "first\nlast\n")
+
+
+def test_a_process_that_prints_into_a_log_is_said_to_run_every_half_minute(tmp_path, capsys, monkeypatch):
+    ends = iter([subprocess.TimeoutExpired("pip", 30), subprocess.TimeoutExpired("pip", 30), 7])
+
+    class Process(contextlib.nullcontext):
+        def wait(self, seconds=None):
+            assert seconds == 30
+            ended = next(ends)
+            if isinstance(ended, Exception):
+                raise ended
+            return ended
+
+    clock = iter([0.0, 30.0, 60.0])
+    monkeypatch.setattr(processes.time, "monotonic", lambda: next(clock))
+    process = Process()
+    monkeypatch.setattr(processes.subprocess, "Popen", lambda *_, **__: contextlib.nullcontext(process))
+    log = tmp_path / "pip.log"
+    assert processes.started(processes.Environment("pip", ("pip",)), log=log) == 7
+    assert capsys.readouterr().err.splitlines() == [f"  {n} s so far, what it prints is in {log}" for n in (30, 60)]
 
 
 WAITS = """

@@ -1,11 +1,15 @@
 """The plugin beside pytest-benchmark, xdist and other people's tests: what `perf` is, and what it leaves alone."""
 
+import io
 import shlex
 import sys
 
 import pytest
 from declared import here
 from decode_cases import QUICK, TEST
+
+from pytest_flashinfer_perf.machine import builds
+from pytest_flashinfer_perf.session import progress
 
 OWN = "import torch\ndef test_own(perf): perf.time(torch.neg, torch.ones(8))\n"
 
@@ -187,6 +191,44 @@ def test_run_it_again_works_from_where_pytest_was_started(pytester, monkeypatch,
     done = pytester.runpytest(*QUICK, there / "test_below.py", "-W", "ignore")
     [[_, test]] = [shlex.split(line) for line in done.outlines if line.startswith("pytest ")]
     pytester.runpytest(*QUICK, test, "--collect-only", "-q").stdout.fnmatch_lines(["1 test collected*"])
+
+
+def test_what_runs_is_told_every_half_minute_also_within_a_case(monkeypatch):
+    words, clock = io.StringIO(), iter([0.0, 40.0, 240.0, 241.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    heartbeat = progress.Heartbeat(words, 3)
+    beats = iter([
+        lambda: heartbeat.pytest_runtest_logstart("test_own.py::test_own[1]"),
+        lambda: builds._told[-1]("batch_decode"),
+        lambda: heartbeat.pytest_runtest_logstart("test_own.py::test_own[2]"),
+    ])  # fmt: skip
+
+    class Ended:
+        def wait(self, seconds):
+            assert seconds == 30
+            happens = next(beats, None)
+            return happens is None or happens()
+
+        set = staticmethod(lambda: None)
+
+    heartbeat._ended = Ended()
+    heartbeat.beat()
+    heartbeat.pytest_sessionfinish()
+    assert words.getvalue().split("\n")[1::2] == [
+        "case 1 of 3: test_own.py::test_own[1]",
+        "case 1 of 3: test_own.py::test_own[1], compiling FlashInfer's module batch_decode",
+        "case 2 of 3, about 8 min left: test_own.py::test_own[2]",
+    ]
+    assert not builds._told
+
+
+@pytest.mark.more
+@pytest.mark.parametrize(("option", "told"), [("-rA", True), ("-v", True), ("-q", False)])
+def test_a_session_tells_it_while_a_test_is_captured(session, option, told):
+    often = "from pytest_flashinfer_perf.session import progress\nprogress.EACH_S = 0.1"
+    slow = "import time\ndef test_slow(perf): perf.time(int); time.sleep(1)"
+    done = session(option, process=True, conftest=often, test_own=slow)
+    assert ("\ncase 1 of 1: test_own.py::test_slow\n" in done.err) is told
 
 
 TOLD = """
