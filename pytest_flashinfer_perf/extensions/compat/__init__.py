@@ -55,6 +55,26 @@ def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
     return {options.CASES: (RECORD,)}
 
 
+# What nothing can be recorded with, and why; where that extension is not there, nothing asks for it.
+NOT_WITH = {
+    "-n": "runs each program once, from this process",
+    "--perf-resume": "runs a program anew",
+    "--perf-refcheck=only": "times calls, which have no reference",
+    "--perf-fuzz": "times calls, which have no shapes to search",
+    "--perf-case": "times calls, which are of no case",
+    "--perf-prebuild": "runs programs, of which nothing is known before",
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption(RECORD.dest):
+        given = vars(config.option)
+        is_asked = {"-n": given.get("tx"), "--perf-refcheck=only": given["perf_refcheck"] == "only"}
+        for name, why in NOT_WITH.items():
+            if is_asked.get(name, given.get(name.removeprefix("--").replace("-", "_"))):
+                raise pytest.UsageError(f"{RECORD.name} {why}: leave out {name}")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
     config = session.config

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf.api import SETTINGS, Device, Measurement, Row, Settings, setup, stash
+from pytest_flashinfer_perf.api import SETTINGS, Device, Measurement, Row, Settings, setup
 from pytest_flashinfer_perf.extensions.compat import recorded_program
 from pytest_flashinfer_perf.extensions.compat.recorded_program import Instructions, ProgramCall, ProgramError
 from pytest_flashinfer_perf.spec import flags
@@ -27,25 +27,15 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Perf
 
 NO_CALL = "made no call of bench_gpu_time or do_bench of pytest_flashinfer_perf.extensions.compat: import them from it"
-ONE_PROCESS = "--perf-record runs each program once, from this process: leave out -n and --perf-devices"
-ONLY_TIMED = "--perf-record times calls, which have no shapes to search and no reference: leave out the other option"
 OF = "-of-"
-ANEW = "--perf-record runs a program anew: leave out --perf-resume"
 
 
 class ProgramFile(pytest.File):
     """A Python file that is run."""
 
     def collect(self) -> Iterator[pytest.Function]:
-        config, settings = self.config, self.config.stash[SETTINGS]
-        if hasattr(config, "workerinput") or config.pluginmanager.has_plugin("dsession"):
-            raise self.CollectError(ONE_PROCESS)
-        if stash.INSTEAD in config.stash or settings.checking.only:
-            raise self.CollectError(ONLY_TIMED)
-        if config.getoption("perf_resume", False):
-            raise self.CollectError(ANEW)
         try:
-            seen = self._ran(settings)
+            seen = self._ran(self.config.stash[SETTINGS])
         except ProgramError as error:
             raise self.CollectError(str(error)) from error
         if not seen:

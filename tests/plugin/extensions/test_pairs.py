@@ -1,13 +1,13 @@
-"""All pairs of options of different features, on one tiny case: one of each pair is typed, one in an ini file.
+"""All pairs of options of different features, on one tiny case: typed, in an ini file, and one of them in each.
 
 A feature is an option of the core, or an extension. The options are those that are declared: each has one sample here.
+A session has many options at once, so that few of them have each pair; two that refuse each other are asked alone.
 """
 
-import functools
 import itertools
 import json
-import os
 import shlex
+import shutil
 
 import pytest
 import recorded_traffic
@@ -68,8 +68,9 @@ SAMPLES = {
     "--perf-trace-output": "--perf-trace-set=set --perf-trace-output=traces",
 }
 OF_ITS_OWN = {"--perf-only", "--perf-plant"}  # what this plugin tells its own processes
-# An option by itself ends so where it is not 0: one run decides nothing, and there is no GPU, and no case of vLLM's.
-ENDS = {"--perf-gate": 2, "--perf-gate-strict": 2, "--perf-gate-allow": 2, "--perf-prebuild": 4, "--perf-vllm-csv": 4}
+# The code of a session with this option, where it is not 0, the first one's first: one run decides nothing, and no case
+# is one of vLLM's.
+ENDS = {"--perf-gate": 2, "--perf-gate-strict": 2, "--perf-gate-allow": 2, "--perf-vllm-csv": 4}
 TINY = {"architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
 TINY |= {"num_key_value_heads": 1, "num_hidden_layers": 1, "head_dim": 16, "vocab_size": 64, "torch_dtype": "bfloat16"}
 CASE = """
@@ -82,16 +83,23 @@ if __name__ == "__main__":  # with --perf-record
     from pytest_flashinfer_perf.extensions.compat import do_bench
     do_bench(int, 0, 1)
 """
-# Sentences of what needs more than two options have, which name no other option.
-REFUSALS = (
-    "does not allow this skip",
-    "nothing was measured, nothing is saved",
-    "--perf-case: no test that is named has the case",
-    "leave out the other option",
-    "leave out --perf-re",
-    "a recording and --perf-model have a sum each",
-    "REFUSED: nothing was compared",
+# Does something else than to time cases: what other options do besides is shown by a session without it.
+MODES = ("--perf-refcheck", "--perf-record", "--perf-fuzz", "--perf-prebuild")
+FUZZ = ("--perf-fuzz", "--perf-fuzz-flags", "--perf-fuzz-seconds", "--perf-findings")
+DATA_SET = ("--perf-trace-set", "--perf-trust-solutions", "--perf-trace-config", "--perf-trace-option")
+# Each of the first options ends a session with each of the others, with this code and sentence.
+REFUSED = (
+    (("--perf-record",), ("--perf-refcheck",), 4, "which have no reference: leave out --perf-refcheck=only"),
+    (("--perf-record",), ("--perf-resume",), 4, "runs a program anew: leave out --perf-resume"),
+    (("--perf-record",), ("--perf-case",), 4, "which are of no case: leave out --perf-case"),
+    (("--perf-record",), ("--perf-prebuild",), 4, "of which nothing is known before: leave out --perf-prebuild"),
+    (("--perf-record",), FUZZ, 4, "which have no shapes to search: leave out --perf-fuzz"),
+    (("--perf-prebuild",), FUZZ, 4, "--perf-prebuild failed with pytest's exit code 4, see the output above"),
+    (("--perf-cover",), ("--perf-model", "--perf-step"), 4, "a recording and --perf-model have a sum each"),
+    (("--perf-strict-skips",), (*DATA_SET, "--perf-trace-output"), 1, "--perf-strict-skips=* does not allow this skip"),
 )
+MOST = 8  # options of one session
+PARTS = 6  # for as many processes
 WRONG = ("INTERNALERROR", "Traceback (most recent call last)")
 
 
@@ -106,61 +114,109 @@ def features():
 
 def pairs():
     known = features()
-    return [pair for pair in itertools.combinations(SAMPLES, 2) if known[pair[0]] != known[pair[1]]]
+    there = [name for name in SAMPLES if name in known]
+    return [pair for pair in itertools.combinations(there, 2) if known[pair[0]] != known[pair[1]]]
+
+
+def refusals():
+    """The code and the sentence of each pair that is refused."""
+    ends = {frozenset(pair): end for one, other, *end in REFUSED for pair in itertools.product(one, other)}
+    return {pair: ends[frozenset(pair)] for pair in pairs() if frozenset(pair) in ends}
+
+
+def modes(names):
+    return {mode for mode in MODES for name in names if mode in SAMPLES[name]}
+
+
+def groups():
+    """Options for each session, so that every pair that is not refused is in one that has no mode but its own.
+
+    The first pair that is left is joined by what goes with all that are there, and has the most pairs left with them.
+    """
+    refused = refusals()
+    left = {pair: modes(pair) for pair in pairs() if pair not in refused}
+    names = list(dict.fromkeys(itertools.chain(*left)))
+    never = {*map(frozenset, refused)}
+    while left:
+        group, mode = next(iter(left.items()))
+        while len(group) < MOST:
+            gains = {
+                name: sum(left.get((one, name), left.get((name, one))) == mode for one in group)
+                for name in names
+                if name not in group
+                and modes((*group, name)) == mode
+                and not any({one, name} in never for one in group)
+            }
+            best = max(gains, key=gains.get, default=None)
+            if not gains.get(best):
+                break
+            group = (*group, best)
+        left = {pair: of for pair, of in left.items() if of != mode or not {*pair} <= {*group}}
+        yield group
 
 
 def test_each_option_has_a_sample():
     assert {*SAMPLES, *OF_ITS_OWN} == {*features()}
     assert [name for name, sample in SAMPLES.items() if name not in sample] == []
-
-
-HOURLY = pytest.mark.skipif("PERF_ALL_PAIRS" not in os.environ, reason="takes an hour: PERF_ALL_PAIRS=1 asks for it")
+    assert {*itertools.chain(*(one + other for one, other, *_ in REFUSED)), *ENDS, *MODES} <= {*SAMPLES}
 
 
 @pytest.fixture
-def session_of(pytester, scripted_times):  # noqa: ARG001
-    """The exit code of a session with the samples of these options, and what it printed."""
-    pytester.makepyfile(test_it=CASE)
-    traceset_runs.gemm(pytester.path / "set")
-    (pytester.path / "lines.list").write_text("--routine mm_bf16 --m 4 --n 16 --k 32 --backends torch\n")
-    (pytester.path / "tiny.json").write_text(json.dumps(TINY))
-    (pytester.path / "rules.toml").write_text('[thresholds]\n"*" = { slower = "5%" }\n')
-    (pytester.path / "config.yaml").write_text("iterations: 2\n")
-    recorded_traffic.written(pytester.path / "traffic.jsonl", [recorded_traffic.product(4, 16, 32, count=60)])
-    base = ("test_it.py", *QUICK, "--perf-iters=5", "--perf-backends=torch", "-W", "ignore")
-    pytester.runpytest(*base, "--benchmark-json=base.json")
+def session_of(pytester, monkeypatch, scripted_times):  # noqa: ARG001
+    """The exit code of a session with the samples of these options, and what it printed.
 
-    @functools.cache
-    def run(*names, in_ini=""):
-        """One of them may be asked for in an ini file, the others are typed."""
-        pytester.makeini(f"[pytest]\naddopts = {SAMPLES.get(in_ini, '')}\n")
-        typed = [word for name in names if name != in_ini for word in shlex.split(SAMPLES[name])]
-        done = pytester.runpytest(*base, *typed)
+    Each is in a copy of one folder, which has the file of a run without any option.
+    """
+    monkeypatch.setenv("FLASHINFER_CUDA_ARCH_LIST", "9.0a")  # there is no GPU to compile for
+    template = pytester.mkdir("template")
+    (template / "test_it.py").write_text(CASE)
+    traceset_runs.gemm(template / "set")
+    (template / "lines.list").write_text("--routine mm_bf16 --m 4 --n 16 --k 32 --backends torch\n")
+    (template / "tiny.json").write_text(json.dumps(TINY))
+    (template / "rules.toml").write_text('[thresholds]\n"*" = { slower = "5%" }\n')
+    (template / "config.yaml").write_text("iterations: 2\n")
+    recorded_traffic.written(template / "traffic.jsonl", [recorded_traffic.product(4, 16, 32, count=60)])
+    base = (*QUICK, "--perf-iters=5", "--perf-backends=torch", "-W", "ignore")
+    number = itertools.count()
+
+    def run(typed, in_ini, folder=None, *more):
+        folder = folder or shutil.copytree(template, pytester.path / f"session{next(number)}")
+        monkeypatch.chdir(folder)
+        words = " ".join([*base, *(SAMPLES[name] for name in in_ini)])
+        (folder / "pytest.ini").write_text(f"[pytest]\naddopts = {words}\n")
+        done = pytester.runpytest("test_it.py", *more, *shlex.split(" ".join(SAMPLES[name] for name in typed)))
         return int(done.ret), done.stdout.str() + done.stderr.str()
 
+    run((), (), template, "--benchmark-json=base.json")
     return run
 
 
-def fault(session_of, pair, in_ini):
-    """What is wrong with the end of a session with two options: it ends as with one of them, or says why not."""
-    code, printed = session_of(*pair, in_ini=in_ini)
-    as_one = code in {session_of(name)[0] for name in pair}
-    refused = code != 0 and (all(name in printed for name in pair) or any(one in printed for one in REFUSALS))
-    return None if (as_one or refused) and not any(wrong in printed for wrong in WRONG) else (code, printed[-500:])
+def in_both_places(names):
+    """A half of them typed, and the other in an ini file; then the other way round."""
+    half = len(names) // 2
+    return (names[:half], names[half:]), (names[half:], names[:half])
+
+
+def faults(session_of, ends):
+    """What else than its end each session had, by what was typed and what was in the ini file."""
+    found = {}
+    for names, (code, sentence) in ends.items():
+        for typed, in_ini in in_both_places(names):
+            ended, printed = session_of(typed, in_ini)
+            is_right = ended == code and sentence in " ".join(printed.split())
+            if not is_right or any(wrong in printed for wrong in WRONG):
+                found[typed, in_ini] = (ended, code, printed[-1000:])
+    return found
 
 
 @pytest.mark.more
-@HOURLY
-@pytest.mark.timeout(600)
-def test_an_option_by_itself_ends_well(session_of):
-    ended = {name: session_of(name) for name in SAMPLES}
-    assert {name: printed[-500:] for name, (code, printed) in ended.items() if code != ENDS.get(name, 0)} == {}
+@pytest.mark.parametrize("part", range(PARTS))
+def test_options_of_all_pairs_end_as_one_of_them(session_of, part):
+    codes = {group: next((ENDS[one] for one in ENDS if one in group), 0) for group in groups()}
+    ends = {group: (code, "") for group, code in [*codes.items()][part::PARTS]}
+    assert faults(session_of, ends) == {}
 
 
 @pytest.mark.more
-@HOURLY
-@pytest.mark.timeout(6000)
-def test_two_options_end_as_one_of_them_or_with_a_sentence(session_of):
-    """In turns the first and the second one is in an ini file."""
-    faults = {pair: fault(session_of, pair, pair[nth % 2]) for nth, pair in enumerate(pairs())}
-    assert {pair: found for pair, found in faults.items() if found} == {}
+def test_options_that_refuse_each_other_say_so(session_of):
+    assert faults(session_of, refusals()) == {}
