@@ -1,19 +1,16 @@
-"""Reports of runs for reading elsewhere: Markdown, one HTML page, the summary of a GitHub job.
+"""Reports of runs for reading elsewhere: Markdown, and one HTML page.
 
 Another extension adds a section by the hook `pytest_perf_sections` (hooks.py).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_flashinfer_perf.api import Child, Option, option, options
-
-USES = ("compare",)  # how the summary of a job is written, and the rules of the settings file
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command
@@ -51,15 +48,7 @@ def pytest_perf_commands() -> tuple[Command, ...]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """A worker of xdist has a part of the rows alone."""
-    if config.option.collectonly or hasattr(config, "workerinput"):
-        return
-    is_page = config.getoption(HTML.dest)
-    is_gated = config.getoption("perf_gate") is not None or config.getoption("perf_save_baseline")
-    is_summed_up = os.environ.get("GITHUB_STEP_SUMMARY") and not is_gated
-    if is_page or is_summed_up:
-        from pytest_flashinfer_perf.extensions.reports.of_session import HtmlFile, JobSummary
+    if config.getoption(HTML.dest) and not config.option.collectonly and not hasattr(config, "workerinput"):
+        from pytest_flashinfer_perf.extensions.reports.of_session import HtmlFile
 
-        if is_page:
-            config.pluginmanager.register(HtmlFile(config), "flashinfer-perf-html")
-        if is_summed_up:
-            config.pluginmanager.register(JobSummary(), "flashinfer-perf-summary")
+        config.pluginmanager.register(HtmlFile(config), "flashinfer-perf-html")

@@ -1,4 +1,4 @@
-"""Backends side by side: which are the fastest of each shape, that in a sentence, and what a shape's id says.
+"""Backends side by side: which are the fastest of each shape, and that in a sentence.
 
 Backends that are not surely slower than the fastest share its place (gate/fastest.py).
 """
@@ -6,18 +6,16 @@ Backends that are not surely slower than the fastest share its place (gate/faste
 from __future__ import annotations
 
 import functools
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.api import Row, formatting
-from pytest_flashinfer_perf.extensions.reports.story import CaseHistory
+from pytest_flashinfer_perf.api import formatting
+from pytest_flashinfer_perf.extensions.reports.story import CaseOutcome
 from pytest_flashinfer_perf.gate.fastest import fastest
 
-BATCH, KEYS, QUERIES = ("batch_size",), ("s_kv", "max_seq_len"), ("s_qo",)
-ALONG = {"b": BATCH, "s": KEYS, "m": ("m",)}  # the sizes that an answer may be divided at
+ALONG = {"b": ("batch_size",), "s": ("s_kv", "max_seq_len"), "m": ("m",)}  # the sizes that an answer may be divided at
 MOST = 6  # routines of which the answer has a sentence
 
 
@@ -28,13 +26,13 @@ class BackendTable:
     title: str
     routine: str
     backends: tuple[str, ...]
-    shapes: Mapping[str, Mapping[str, CaseHistory]]
+    shapes: Mapping[str, Mapping[str, CaseOutcome]]
 
     def params(self, shape: str) -> Mapping[str, Any]:
         return next((one.row.params for one in self.shapes[shape].values() if one.row), {})
 
     @functools.cached_property
-    def fastest(self) -> Mapping[str, tuple[CaseHistory, ...]]:
+    def fastest(self) -> Mapping[str, tuple[CaseOutcome, ...]]:
         """For each shape the backends that share the first place."""
         found = {}
         for shape, outcomes in self.shapes.items():
@@ -52,7 +50,7 @@ class BackendTable:
         return _winners(self)
 
 
-def comparisons(found: Iterable[CaseHistory]) -> Iterator[BackendTable]:
+def comparisons(found: Iterable[CaseOutcome]) -> Iterator[BackendTable]:
     """Comparisons of backends; none for routines of which only one backend was measured."""
     rows = [(one, formatting.provenance(one.row)) for one in found if one.row and one.backend]
     for (_, title), alike in formatting.grouped(rows, lambda pair: (pair[0].place, pair[1])):
@@ -111,20 +109,3 @@ def _where(shapes: Collection[str], table: BackendTable) -> str:
 def _sizes(shapes: Iterable[str], names: Collection[str], table: BackendTable) -> list[int]:
     known = (table.params(shape) for shape in shapes)
     return [params[name] for params in known for name in names if name in params]
-
-
-def legend(rows: Iterable[Row]) -> str:
-    """What the letters in the ids of one routine's shapes stand for; empty where that is not known.
-
-    An id has its sizes in the order of the parameters. A letter that would stand for two of these is left out.
-    """
-    meanings: dict[str, set[str]] = {}
-    for row in rows:
-        names = [name for name, value in row.params.items() if type(value) is int]
-        for letter, size in re.findall(r"(?<![^-])([a-z]+)(\d+)(?![^-])", row.identity.shape or ""):
-            may_be = (name for name in names if row.params[name] == int(size) and re.search(".*".join(letter), name))
-            name = next(may_be, None)
-            if name is not None:
-                names = names[names.index(name) + 1 :]
-                meanings.setdefault(letter, set()).add(name)
-    return ", ".join(f"{letter} = {names.pop()}" for letter, names in meanings.items() if len(names) == 1)

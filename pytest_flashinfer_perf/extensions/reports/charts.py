@@ -1,14 +1,12 @@
-"""The page's plots as Vega-Lite specifications, which `report.js` fills with data and colours; and its heat maps."""
+"""The page's plots as Vega-Lite specifications, which `report.js` fills with data and colours."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.api import formatting, run_file
-from pytest_flashinfer_perf.extensions.reports.backends import BATCH, KEYS, QUERIES, BackendTable
+from pytest_flashinfer_perf.api import run_file
 from pytest_flashinfer_perf.extensions.reports.story import OWN
 
 Spec = dict[str, Any]
@@ -159,90 +157,10 @@ def in_order(name: str, field: str, title: str) -> Spec:
     }
 
 
-def over_runs(labels: Sequence[str]) -> Spec:
-    """The axis of runs, which stand there by their number: two of them may have one name."""
-    named = f"split({json.dumps(labels)}[datum.value], '\\n')"
-    return {"field": "run", "type": "ordinal", "title": None, "axis": {"labelAngle": -30, "labelExpr": named}}
-
-
-OF_A_RUN = [{"field": name} for name in ("name", "median")] + [{"field": "change", "format": "+.2%"}]
-
-
-def history(labels: Sequence[str]) -> Spec:
-    """Medians of one case, run after run."""
-    median = {"field": "us", "type": "quantitative", "title": "median, us", "scale": {"zero": False}}
-    return {
-        "height": LOW,
-        "data": {"name": "history"},
-        "mark": {"type": "line", "point": {"size": 60}, "style": "history"},
-        "encoding": {"x": over_runs(labels), "y": median, "tooltip": OF_A_RUN},
-    }
-
-
-def trend(labels: Sequence[str]) -> Spec:
-    """Each case's time over that of its first run."""
-    ratio = {"field": "ratio", "type": "quantitative", "title": "time over the first run's", "scale": {"zero": False}}
-    return {
-        "height": LOW * 1.5,
-        "data": {"name": "trend"},
-        "mark": {"type": "line", "point": {"size": 40}, "opacity": 0.6, "style": "history"},
-        "encoding": {
-            "x": over_runs(labels),
-            "y": {**ratio, "axis": {"format": ".2f"}},
-            "detail": {"field": "id"},
-            "tooltip": [{"field": "case"}, *OF_A_RUN],
-        },
-    }
-
-
-def specs(labels: Sequence[str]) -> dict[str, Spec]:
+def specs() -> dict[str, Spec]:
     return {
         "histogram": histogram(),
         "order": in_order("samples", "us", "us"),
         "cycles": in_order("clocks", "cycles", "SM cycles"),
         "clock": in_order("clocks", "ghz", "SM clock, GHz"),
-        "history": history(labels),
-        "trend": trend(labels),
     }
-
-
-# Medians of a routine in a grid of batch size and sequence length.
-
-Cells = Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class HeatMap:
-    """Shapes in a grid of batch and sequence; the shapes of a group differ in nothing else."""
-
-    sequences: tuple[str, ...]
-    groups: tuple[tuple[str, tuple[tuple[int, Cells], ...]], ...]
-
-
-def heat_map(comparison: BackendTable) -> HeatMap | None:
-    """None of a routine without batch and sequence, or with a single one of them."""
-    known: dict[str, tuple[int, int, int]] = {}  # batch, keys and queries of a request
-    for shape, outcomes in comparison.shapes.items():
-        row = next(iter(outcomes.values())).row
-        params = row.params if row else {}
-        batch, keys, queries = (next((params[n] for n in ns if n in params), None) for ns in (BATCH, KEYS, QUERIES))
-        if batch is not None and keys is not None and comparison.fastest[shape]:
-            known[shape] = (batch, keys, queries or 1)
-    sequences = tuple(dict.fromkeys(_length(at) for at in sorted(known.values(), key=lambda at: at[1:])))
-    found = []
-    for title, alike in formatting.grouped(known, lambda shape: _beside(shape, known[shape])):
-        by_batch = formatting.grouped(sorted(alike, key=lambda shape: known[shape]), lambda shape: known[shape][0])
-        rows = ((batch, {_length(known[shape]): shape for shape in shapes}) for batch, shapes in by_batch)
-        found.append((title, tuple(rows)))
-    return HeatMap(sequences, tuple(found)) if len(known) > 1 else None
-
-
-def _length(at: tuple[int, int, int]) -> str:
-    _, keys, queries = at
-    return f"{keys}" if queries == 1 else f"{keys} (q {queries})"
-
-
-def _beside(shape: str, at: tuple[int, int, int]) -> str:
-    """The shape's id without batch and sequence."""
-    shown = {f"{letter}{size}" for letter, size in zip("bsq", at, strict=True)}
-    return "-".join(word for word in shape.split("-") if word not in shown)

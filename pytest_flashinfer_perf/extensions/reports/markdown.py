@@ -9,22 +9,19 @@ from pytest_flashinfer_perf.api import Row, Run, formatting, printing
 from pytest_flashinfer_perf.extensions.reports import backends, sections, story
 from pytest_flashinfer_perf.extensions.reports.backends import BackendTable
 from pytest_flashinfer_perf.extensions.reports.sections import Table
-from pytest_flashinfer_perf.extensions.reports.story import CaseHistory
-
-LEFT = {"xfailed": "Failed as expected", "skipped": "Skipped"}
+from pytest_flashinfer_perf.extensions.reports.story import CaseOutcome
 
 
 def lines(runs: Sequence[Run]) -> Iterator[str]:
     found = story.outcomes(runs)
-    answer = story.answer(runs, found, story.of(runs))
+    answer = story.answer(found)
     where = ", ".join(story.devices(found).values()) or "nothing measured"
     yield f"### FlashInfer performance: {formatting.as_markdown(where)}\n"
     tables = list(backends.comparisons(found))
     sentences = (*backends.answers(tables), " ".join(answer.sentences))
     yield from (f"{formatting.as_markdown(sentence)}\n" for sentence in sentences)
-    for title, troubles in answer.troubles.items():
-        if troubles:
-            yield from _table((title.lower(), "why"), troubles)
+    if answer.failed:
+        yield from _table(("failed", "why"), answer.failed)
     added = sections.of(runs)
     for table in (one for section in added if section.is_answer for one in section.tables):
         yield from opened(table)
@@ -33,9 +30,8 @@ def lines(runs: Sequence[Run]) -> Iterator[str]:
     for table in (one for section in added if not section.is_answer for one in section.tables):
         yield from _folded(table.title, _with_sentences(table))
     yield from _folded("Every case", _cases(found))
-    for status, title in LEFT.items():
-        if any(one.status == status for one in found):
-            yield from _folded(title, _reasons(found, status))
+    for title, reasons in story.left(found):
+        yield from _folded(title, _table(("cases", "why"), ((str(count), reason) for count, reason in reasons)))
     sources = ((name, *values) for name, values in story.provenance(runs).items())
     yield from _folded("Where the numbers come from", _table(("", *(run.name for run in runs)), sources))
 
@@ -61,13 +57,11 @@ def _side_by_side(comparison: BackendTable) -> Iterator[str]:
             note = "" if one.status == "ok" else f" ({one.status})"
             times[name] = f"{_median(one.row)}{note}{' (fastest)' if one in best else ''}"
         cells.append((shape, *times.values()))
-    measured = (one.row for of_shape in comparison.shapes.values() for one in of_shape.values() if one.row)
-    letters = backends.legend(measured)
-    yield formatting.as_markdown(f"{comparison.title}{f'. Ids of shapes: {letters}' if letters else ''}") + "\n"
+    yield formatting.as_markdown(comparison.title) + "\n"
     yield from _table(("shape", *comparison.backends), cells)
 
 
-def _cases(measured: Iterable[CaseHistory]) -> Iterator[str]:
+def _cases(measured: Iterable[CaseOutcome]) -> Iterator[str]:
     headings = ("case", "backend", "median", "spread", "TFLOP/s", "TB/s", "% of roof", "status")
     cells = []
     for one, row in ((one, one.row) for one in measured if one.row):
@@ -80,11 +74,6 @@ def _cases(measured: Iterable[CaseHistory]) -> Iterator[str]:
 
 def _median(row: Row | None) -> str:
     return formatting.duration(row.median) if row else ""
-
-
-def _reasons(found: Iterable[CaseHistory], status: str) -> Iterator[str]:
-    reasons = story.reasons(one for one in found if one.status == status)
-    yield from _table(("cases", "why"), ((str(count), reason) for reason, count in reasons.most_common()))
 
 
 def _folded(title: str, content: Iterable[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a session writes of itself at its end: the page of `--perf-html`, and tables in the summary of a GitHub job."""
+"""The page of `--perf-html`, which a session writes of itself at its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from datetime import datetime, timezone
 import pytest
 
 from pytest_flashinfer_perf.api import BOARD, Run, printing, provenance, run_file, usage
-from pytest_flashinfer_perf.extensions.compare.markdown import summarized
 
 
 def run_of(config: pytest.Config) -> Run | None:
@@ -52,22 +51,3 @@ class HtmlFile:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         printing.write_lines(terminalreporter, [self._note])
-
-
-class JobSummary:
-    """Adds the tables of the session to the summary; with `--perf-gate` the gate writes its verdicts there instead."""
-
-    def __init__(self) -> None:
-        self._annotations: list[str] = []
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        from pytest_flashinfer_perf.extensions.reports import markdown
-
-        run = run_of(session.config)
-        if run is not None:
-            self._annotations += summarized("\n".join(markdown.lines([run])) + "\n")
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        for annotation in self._annotations:
-            terminalreporter.write_line(annotation)

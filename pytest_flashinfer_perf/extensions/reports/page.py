@@ -9,8 +9,6 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import statistics
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -20,14 +18,12 @@ from typing import TYPE_CHECKING, Any
 from pytest_flashinfer_perf.api import Row, Run, file_io, formatting, run_file
 from pytest_flashinfer_perf.extensions.reports import backends, charts, sections, story
 from pytest_flashinfer_perf.extensions.reports.backends import BackendTable
-from pytest_flashinfer_perf.extensions.reports.charts import HeatMap, heat_map
 from pytest_flashinfer_perf.extensions.reports.sections import Section
-from pytest_flashinfer_perf.extensions.reports.story import CaseHistory, ShownVerdict, Support
+from pytest_flashinfer_perf.extensions.reports.story import CaseOutcome
 
 if TYPE_CHECKING:
     import jinja2
 
-PACKED_FROM = 4_000_000  # characters: a smaller page is readable where scripts may not run
 # Shown elsewhere, or too long for a list of facts.
 NOT_A_FACT = (
     *("case", "kernels", "tactics", "repro", "repro_upstream", "requirements"),
@@ -51,10 +47,9 @@ class Figure:
 @dataclass(frozen=True)
 class View:
     runs: tuple[Run, ...]
-    judged: Mapping[str, ShownVerdict]
 
     @functools.cached_property
-    def outcomes(self) -> list[CaseHistory]:
+    def outcomes(self) -> list[CaseOutcome]:
         return story.outcomes(self.runs)
 
     @functools.cached_property
@@ -69,21 +64,17 @@ class View:
     @property
     def sections(self) -> list[tuple[str, str]]:
         """The ids and titles of those that have something to show."""
-        names = ["answer", *(["trend"] if self.trends else []), *(one.name for one in self.added if one.is_answer)]
-        names += ["roofline", "backends", *(one.name for one in self.added if not one.is_answer), "cases", "support"]
+        names = ["answer", *(one.name for one in self.added if one.is_answer), "roofline", "backends"]
+        names += [*(one.name for one in self.added if not one.is_answer), "cases"]
         return [(name, name.capitalize()) for name in names]
 
     @functools.cached_property
     def answer(self) -> story.Summary:
-        return story.answer(self.runs, self.outcomes, self.judged)
+        return story.answer(self.outcomes)
 
     @functools.cached_property
     def added(self) -> list[Section]:
         return sections.of(self.runs)
-
-    @functools.cached_property
-    def _measured(self) -> list[Row]:
-        return [one.row for one in self.outcomes if one.row]
 
     @functools.cached_property
     def backends(self) -> list[str]:
@@ -106,22 +97,12 @@ class View:
         return list(backends.comparisons(self.outcomes))
 
     @property
-    def comparisons(self) -> list[tuple[BackendTable, HeatMap | None]]:
-        return [(table, heat_map(table)) for table in self.tables]
-
-    @property
     def winners(self) -> list[str]:
         return backends.answers(self.tables)
 
-    @functools.cached_property
-    def legends(self) -> dict[str, str]:
-        """What the letters in the ids of each routine's shapes stand for."""
-        rows = formatting.grouped(self._measured, lambda row: row.identity.routine or story.OWN)
-        return {routine: letters for routine, of_one in rows if (letters := backends.legend(of_one))}
-
     @property
-    def support(self) -> list[tuple[str, list[Support]]]:
-        return list(formatting.grouped(story.support(self.outcomes), lambda one: one.routine))
+    def left(self) -> list[tuple[str, list[tuple[int, str]]]]:
+        return list(story.left(self.outcomes))
 
     @property
     def looked_at(self) -> str:
@@ -142,22 +123,6 @@ class View:
     def provenance(self) -> dict[str, list[str]]:
         return story.provenance(self.runs)
 
-    def verdict(self, one: CaseHistory) -> str:
-        return self.judged[one.case].verdict if one.case in self.judged else "not judged"
-
-    def spark(self, one: CaseHistory) -> str:
-        """The medians as a line of 100 by 20, the slowest on top."""
-        medians = [row.median for _, row in one.history]
-        low, high = min(medians), max(medians)
-        step, scale = 100 / (len(medians) - 1), 20 / ((high - low) or 1)
-        return " ".join(f"{i * step:.1f},{20 - (m - low) * scale:.1f}" for i, m in enumerate(medians))
-
-    @functools.cached_property
-    def trends(self) -> list[tuple[int, CaseHistory]]:
-        """Cases that were measured more than once, what got slowest first."""
-        seen = [(i, one) for i, one in enumerate(self.outcomes) if len(one.history) > 1]
-        return sorted(seen, key=lambda pair: -pair[1].change)
-
     @functools.cached_property
     def figures(self) -> list[Figure]:
         return [self._figure(place, name) for place, name in self.devices.items()]
@@ -173,7 +138,7 @@ class View:
             place, name, plot.spec() if points else {}, plot.roofs(), points, len(here) - len(points), sentences
         )
 
-    def _point(self, index: int, one: CaseHistory, row: Row) -> charts.Spec | None:
+    def _point(self, index: int, one: CaseOutcome, row: Row) -> charts.Spec | None:
         """What it shows beside what its case has; none for a case without its work."""
         work = row.throughput
         if not (work.flops and work.bytes and work.tflops):
@@ -191,17 +156,13 @@ class View:
     def data(self) -> dict[str, Any]:
         """What the script needs; kernels have long names, and many cases the same."""
         names: dict[str, int] = {}
-        runs, order = story.labels(self.runs), {run.source: i for i, run in enumerate(self.runs)}
         return {
-            "cases": _columns([_details(one, names, order) for one in self.outcomes]),
+            "cases": _columns([_details(one, names) for one in self.outcomes]),
             "facts": _columns([dict(_facts(one)) for one in self.outcomes]),
-            "runs": runs,
             "kernels": list(names),
-            "colours": self.colours,
             "figures": {f.place: {"spec": f.spec, "roofs": f.roofs, "points": f.points} for f in self.figures},
             "palette": charts.COLOURS,
-            "trend": [i for i, _ in self.trends],
-            "specs": charts.specs(runs),
+            "specs": charts.specs(),
         }
 
 
@@ -212,17 +173,14 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {name: values[:1] if values.count(values[0]) == len(values) else values for name, values in columns.items()}
 
 
-def _details(one: CaseHistory, names: dict[str, int], order: Mapping[str, int]) -> dict[str, Any]:
-    row, history = one.row, one.history
+def _details(one: CaseOutcome, names: dict[str, int]) -> dict[str, Any]:
+    row = one.row
     shown = {
         "case": one.case,
         "backend": one.backend,
         "status": one.status,
         "reason": None if row else one.reason,
         "repro": one.entry.identity.repro,
-        "history": [
-            (order[run.source], short(1e6 * row.median), formatting.duration(row.median)) for run, row in history
-        ],
     }
     return shown if row is None else {**shown, **_measured(row, names)}
 
@@ -232,22 +190,14 @@ def _measured(row: Row, names: dict[str, int]) -> dict[str, Any]:
         "backend": formatting.named(row),
         "median": formatting.duration(row.median),
         "upstream": row.setup.repro_upstream,
-        "samples": _near([1e6 * sample for sample in row.stats.data]),
-        "cycles": _near(row.clocks.cycles_per_call),
+        "samples": [short(1e6 * sample) for sample in row.stats.data],
+        "cycles": [short(cycles) for cycles in row.clocks.cycles_per_call or ()],
         "ghz": [round(ghz, 3) for ghz in row.clocks.sm_ghz_per_call or ()],  # clocks go in steps of 15 MHz
         "kernels": [names.setdefault(kernel, len(names)) for kernel in row.trace.kernels or ()],
     }
 
 
-def _near(readings: Sequence[float] | None) -> list[float]:
-    """Their median, and by how many ten-thousandths of it each is more: most of a page are such numbers."""
-    if not readings:
-        return []
-    middle = short(statistics.median(readings)) or 1.0
-    return [middle, *(round(1e4 * (one / middle - 1)) for one in readings)]
-
-
-def _facts(one: CaseHistory) -> Iterator[tuple[str, str]]:
+def _facts(one: CaseOutcome) -> Iterator[tuple[str, str]]:
     """Fields by the names that docs/row.md explains, then the parameters."""
     for name, value in _fields(one.entry).items():
         if name not in NOT_A_FACT and value not in (None, "", []):
@@ -301,17 +251,11 @@ def write(path: Path, runs: Sequence[Run]) -> None:
 
 
 def render(runs: Sequence[Run]) -> str:
-    """The page; a large one is packed into a small one, which a browser unpacks."""
-    view, script = View(tuple(runs), story.of(runs)), _libraries() + _file("report.js")
-    told = {"view": view, "script": script, "style": _file("report.css")}
-    page = _template("page.html.j2").render(told)
-    if len(page) < PACKED_FROM:
-        return page
-    packed = base64.b64encode(zlib.compress(page.encode())).decode()
-    return _template("packed.html.j2").render(view=view, script=script, unpack=_file("unpack.js"), packed=packed)
+    template, script = _template(), _libraries() + _file("report.js")
+    return template.render(view=View(tuple(runs)), script=script, style=_file("report.css"))
 
 
-def _template(name: str) -> jinja2.Template:
+def _template() -> jinja2.Template:
     import jinja2
 
     environment = jinja2.Environment(
@@ -323,7 +267,7 @@ def _template(name: str) -> jinja2.Template:
     )
     shown_by = (formatting.duration, formatting.spread, formatting.rate, formatting.named, short, digest)
     environment.filters |= {function.__name__: function for function in shown_by}
-    return environment.get_template(name)
+    return environment.get_template("page.html.j2")
 
 
 def digest(script: str) -> str:

@@ -35,7 +35,6 @@
         label: { color: ink, fontSize: 11 },
         sample: { color: accent, opacity: 0.8 },
         median: { color: bad, strokeWidth: 2 },
-        history: { color: accent },
       },
     };
   }
@@ -59,11 +58,6 @@
       rooflines.push(view);
     }
     showRoutine();
-    const trend = find('[data-chart="trend"]');
-    if (trend) {
-      const view = await plot(trend, data.specs.trend, { trend: data.trend.flatMap(steps) });
-      view.addEventListener("click", (_, item) => item?.datum?.id !== undefined && openCase(item.datum.id));
-    }
   }
 
   // The page has each fact once: by name a value for each case, or a single one for all.
@@ -75,15 +69,6 @@
   function shownAs(point) {
     const { case: name, median, status, repro } = at(point.id, data.cases);
     return { ...point, case: name, median, status, again: repro ?? `pytest '${name}'` };
-  }
-
-  function steps(id) {
-    const one = at(id, data.cases);
-    const first = one.history[0]?.[1];
-    return one.history.map(([run, us, median]) => {
-      const ratio = us / first;
-      return { id, case: one.case, run, name: data.runs[run].replace("\n", ", "), us, median, ratio, change: ratio - 1 };
-    });
   }
 
   function showRoutine() {
@@ -173,25 +158,6 @@
         heat(cell, speedup);
       }
     }
-    for (const cell of all(".heat [data-shape]", section)) winner(cell, section, against);
-  }
-
-  function winner(cell, section, against) {
-    const row = all(".compare tbody tr", section).find((one) => one.dataset.shape === cell.dataset.shape);
-    const cells = all("[data-seconds]", row);
-    const bests = all(".best", row);
-    const best = nearest(bests);
-    const base = against
-      ? cells.find((one) => one.dataset.backend === against)
-      : nearest(cells.filter((one) => !bests.includes(one)));
-    const speedup = base ? base.dataset.seconds / best.dataset.seconds : null;
-    const unknown = against ? "not measured" : "all as fast";
-    const margin = speedup === null ? unknown : `${speedup.toFixed(2)}×${against ? "" : " the next"}`;
-    const names = bests.map((one) => one.dataset.backend).join(", ");
-    cell.replaceChildren(element("b", names), element("br"), element("span", margin, { class: "factor" }));
-    // Its own colour, fuller the further it is ahead, so that one sees at a glance who wins where.
-    cell.style.setProperty("--toward", data.colours[best.dataset.backend]);
-    cell.style.setProperty("--heat", `${(14 + 28 * Math.abs(toned(speedup))).toFixed(0)}%`);
   }
 
   function nearest(cells) {
@@ -228,11 +194,11 @@
     charts.replaceChildren();
     if (!dialog.open) dialog.showModal();
     dialog.scrollTop = 0;
-    await drawCase(one, steps(id), charts);
+    await drawCase(one, charts);
   }
 
-  async function drawCase(one, history, charts) {
-    const [times, counted] = [one.samples, one.cycles].map(readings);
+  async function drawCase(one, charts) {
+    const [times, counted] = [one.samples ?? [], one.cycles ?? []];
     const ghz = one.ghz ?? [];
     const samples = times.map((us, call) => ({ us, call }));
     const clocks = counted.map((cycles, call) => ({ cycles, ghz: ghz[call], call }));
@@ -241,7 +207,6 @@
       ["order", "In the order in which they were made", { samples }, samples],
       ["cycles", "SM cycles of back-to-back calls", { clocks }, clocks],
       ["clock", "SM clock during those", { clocks }, clocks],
-      ["history", "Run after run", { history }, history.slice(1)],
     ];
     const seen = wanted.filter(([, , , needed]) => needed.length > 0);
     // All places first: how wide each is depends on how many there are.
@@ -253,11 +218,6 @@
     await Promise.all(seen.map(([name, , datasets], index) => plot(places[index], data.specs[name], datasets)));
     if (one.median && samples.length === 0) charts.append(element("p", "This file was saved without samples."));
     if (one.median && clocks.length === 0) charts.append(element("p", "No clocks were read: there is no clock pass on a CPU."));
-  }
-
-  // Their median, then by how many ten-thousandths of it each is more.
-  function readings([middle, ...parts] = []) {
-    return parts.map((part) => middle * (1 + part / 1e4));
   }
 
   function command(line) {

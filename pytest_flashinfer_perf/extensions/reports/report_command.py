@@ -10,13 +10,13 @@ from pytest_flashinfer_perf.extensions.reports import markdown, page, story
 
 EXAMPLE = """examples:
   flashinfer-perf report run.json -o report.html
-  flashinfer-perf report monday.json tuesday.json wednesday.json -o trend.html
-  flashinfer-perf report --markdown base.json head.json >> "$GITHUB_STEP_SUMMARY"
+  flashinfer-perf report attention.json gemm.json -o report.html
+  flashinfer-perf report --markdown run.json >> "$GITHUB_STEP_SUMMARY"
 """
 
 
 def main(arguments: Sequence[str]) -> int:
-    description = "Write a report of one run, or of several with their trend, as an HTML page or as Markdown."
+    description = "Write a report as an HTML page or as Markdown: of several runs the newest of each case."
     parser = commands.parser_of("report", description, EXAMPLE)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN.json", help="A file of pytest --benchmark-json.")
     default = "File to write. Default: report.html, or the terminal for Markdown."

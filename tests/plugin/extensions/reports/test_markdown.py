@@ -18,12 +18,6 @@ def told(tmp_path):
     return read
 
 
-def test_a_run_that_is_given_twice_is_refused(tmp_path, capsys):
-    path = str(write(tmp_path / "run.json", document(benchmark())))
-    assert cli.main(["report", "--markdown", path, path]) == 2
-    assert f"{path} is the same run as {path}: a process counts once, leave one out" in capsys.readouterr().err
-
-
 def test_markdown_escapes_names_and_folds_its_tables(tmp_path, capsys):
     piped = benchmark("a|b", shape="x_y", case="*c*")
     left = [unmeasured("failed", f"wrong\n{HOSTILE}", "fa3"), unmeasured()]
@@ -42,19 +36,6 @@ def test_the_title_of_a_fold_is_html_and_no_markdown(tmp_path):
     rows = [benchmark(backend, routine="mm_bf16") for backend in ("cudnn", "cublaslt")]
     read = story.read([write(tmp_path / "run.json", document(*rows))])
     assert any(line.startswith("<details><summary>mm_bf16: ") for line in markdown.lines(read))
-
-
-def test_each_verdict_that_is_no_verdict_names_its_cases(told):
-    """What failed is in the list of failures alone."""
-    unknown = {"bound": None, "cycles": None, "placements": []}
-    before = [benchmark(name, **unknown) for name in ("fa2", "gone", "away", "bad")]
-    left = [unmeasured("failed", "wrong answer", "bad")]
-    after = document(benchmark("fa2", us=10.5, **unknown), left=left, when="2026-11-21T10:00:00+00:00")
-    lines, shape = told(document(*before), after), f"{ROUTINE}/llama-b16-s1024"
-    shown = "\n".join(lines[lines.index("| not decided | why |") :]).partition("\n\n")[0]
-    assert f"| {shape}-fa2 | AMBIGUOUS: 10.00 us -&gt; 10.50 us, time +5.00 %: " in shown
-    assert f"| {shape}-gone, {shape}-away | MISSING: in the baseline, not in this run: " in shown
-    assert f"{shape}-bad" not in shown
 
 
 def test_a_shared_place_is_shown_as_one(told):
