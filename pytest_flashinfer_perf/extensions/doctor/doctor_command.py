@@ -1,10 +1,9 @@
-"""`flashinfer-perf doctor`: show what can be measured on this machine, as text or as JSON."""
+"""`flashinfer-perf doctor`: show what can be measured on this machine."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,14 +19,10 @@ from pytest_flashinfer_perf.api import (
     provenance,
     requirements,
 )
-from pytest_flashinfer_perf.engine import peaks
 from pytest_flashinfer_perf.machine import implementations, nvrtc
 from pytest_flashinfer_perf.routines import all_routines
 
-EXAMPLE = """examples:
-  flashinfer-perf doctor
-  flashinfer-perf doctor --json > machine.json
-"""
+EXAMPLE = "example: flashinfer-perf doctor"
 DESCRIPTION = """Show what can be measured on this machine, and why the rest cannot.
 Exits with 0 if something can be measured on a GPU and FlashInfer has all that it requires, else with 1."""
 INDENT = 11
@@ -37,14 +32,9 @@ SUBJECT = re.compile(r"^\S+ (?=needs\b)| of \S+( with backend \S+)?(?= on )")
 
 def main(arguments: Sequence[str]) -> int:
     """Return 0 if something can be measured on a GPU, by a complete FlashInfer if there is one, else 1."""
-    parser = commands.parser_of("doctor", DESCRIPTION, EXAMPLE)
-    commands.add_json(parser)
-    args = parser.parse_args(arguments)
+    commands.parser_of("doctor", DESCRIPTION, EXAMPLE).parse_args(arguments)
     facts = examine()
-    if args.as_json:
-        commands.show_json(facts)
-    else:
-        printing.show(lines(facts))
+    printing.show(lines(facts))
     return 0 if facts["measures_on_gpu"] and not facts["unmet"] else 1
 
 
@@ -60,7 +50,6 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     timed = {**facts["instruments"], "clock pass": facts["clock_pass"]}.items()
     said = (f"{name}: {'yes' if why is None else f'no, {why}'}" for name, why in timed)
     yield from _titled("timed by", "; ".join(said))
-    yield from _titled("caches", "; ".join(_caches(facts["caches"])))
     yield ""
     yield from _routines(facts["routines"])
     yield ""
@@ -100,12 +89,6 @@ def _requirements(facts: Mapping[str, Any]) -> Iterator[str]:
         yield from _titled(title, f"{one['name']} {one['why']}: pip install '{one['requirement']}'{then}")
 
 
-def _caches(caches: Mapping[str, Any]) -> Iterator[str]:
-    yield f"roof measured, in {caches['roof']}" if caches["roof"] else "roof not measured yet"
-    if caches["kernels"]:
-        yield f"{caches['kernels']['built']} FlashInfer modules compiled in {caches['kernels']['folder']}"
-
-
 def _routines(routines: Mapping[str, Mapping[str, str | None]]) -> Iterator[str]:
     for name, backends in routines.items():
         able = " ".join(backend for backend, reason in backends.items() if reason is None) or "none"
@@ -135,7 +118,7 @@ def _titled(title: str, text: str) -> list[str]:
     return formatting.wrapped(f"{title:<{INDENT}}{text}", INDENT)
 
 
-# Examine this machine: its devices, software, instruments and caches, and each routine x backend.
+# Examine this machine: its devices, software and instruments, and each routine x backend.
 
 Facts = dict[str, Any]
 
@@ -154,7 +137,7 @@ def facts_about(device: Device, gpus: list[Device], seen: Mapping[str, Facts]) -
         routine.name: {name: capability.missing(backend.requires, device) for name, backend in routine.backends.items()}
         for routine in all_routines().values()
     }
-    unmet, roof = requirements.unmet(), peaks.cache_path(device)
+    unmet = requirements.unmet()
     there = {one.name: requirements.version(one.name) is not None for one in unmet}
     runs = any(reason is None for backends in routines.values() for reason in backends.values())
     return {
@@ -167,7 +150,6 @@ def facts_about(device: Device, gpus: list[Device], seen: Mapping[str, Facts]) -
         "unmet": [{**u._asdict(), "then": implementations.without(u.name, is_there=there[u.name])} for u in unmet],
         "instruments": {name: one.missing(device) for name, one in instruments.INSTRUMENTS.items()},
         "clock_pass": capability.missing((capability.gpu("the clock pass"), nvrtc.missing), device),
-        "caches": {"roof": str(roof) if roof else None, "kernels": _kernels()},
         "routines": routines,
     }
 
@@ -188,9 +170,3 @@ def _described(gpu: Device) -> Facts:
     of_it = {"device": str(gpu.torch), "name": gpu.name, "uuid": gpu.uuid, "processors": gpu.processors}
     memory = {"l2_bytes": gpu.cache_bytes, "free_bytes": gpu.free_bytes()}
     return {**of_it, **memory, "compute_capability": ".".join(map(str, gpu.capability or ()))}
-
-
-def _kernels() -> Facts | None:
-    """FlashInfer's modules that are compiled already; the others are compiled when a case first needs them."""
-    folder = None if capability.flashinfer_import_error() else capability.api("jit.env.FLASHINFER_JIT_DIR")
-    return {"folder": str(folder), "built": len(list(Path(folder).glob("*/*.so")))} if folder else None

@@ -1,6 +1,5 @@
 """What FlashInfer requires, by its metadata, in environments that have it and that have not; and whose kernels ran."""
 
-import json
 import sys
 
 import distributions
@@ -96,9 +95,6 @@ def test_doctor_says_what_flashinfer_does_instead_and_exits_with_1(sides, here, 
     told = " ".join(capsys.readouterr().out.split())
     assert f"INCOMPLETE {OLD}: pip install 'nvidia-cutlass-dsl>=4.6.2a0'; then rmsnorm, layernorm" in told
     assert "silently run older CUDA kernels" in told
-    assert cli.main(["doctor", "--json"]) == 1
-    [lacking] = json.loads(capsys.readouterr().out)["unmet"]
-    assert (lacking["name"], lacking["why"]) == (DSL, "is 4.5.0, >=4.6.2a0 is required")
 
 
 def test_every_consequence_is_of_something_that_flashinfer_requires():

@@ -163,7 +163,7 @@ STILL_INTERNAL = {
     "bisect": {"gate.confirmation"},
     "compare": {"loading", "session.gpu_lock", "settings.project_file"},
     "compat": {"engine.call", "engine.measure", "loading"},
-    "doctor": {"engine.peaks", "machine.implementations", "machine.nvrtc"},
+    "doctor": {"machine.implementations", "machine.nvrtc"},
     "host": {"engine.tracebacks", "machine.load"},
     "many": {"rows.row", "session.case_endings"},
     "nights": {"gate.series"},

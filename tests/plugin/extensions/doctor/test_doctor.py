@@ -111,7 +111,6 @@ def test_every_routine_and_backend_has_a_yes_or_a_reason(hopper):
 @pytest.mark.usefixtures("nvml")
 def test_it_is_one_screen_of_80_columns(hopper):
     facts = {"no_gpu": None, **doctor.facts_about(hopper, [], {}), "gpus": [{**GPU, **provenance.health("GPU-0")}]}
-    facts["caches"] = {**facts["caches"], "roof": None}  # else a folder, which is as long as it is
     lines = list(told.lines(facts))
     assert len(lines) <= 60
     assert [line for line in lines if len(line) > 80] == []
@@ -125,10 +124,6 @@ def test_a_machine_without_a_gpu_says_why_and_exits_with_1(capsys):
     without_api = [not backend.api for routine in all_routines().values() for backend in routine.backends.values()]
     on_cpu = f"{sum(without_api)} of {len(without_api)} routines x backends run on cpu"
     assert f"nothing can be measured on a GPU; {on_cpu}" in out
-    assert cli.main(["doctor", "--json"]) == 1
-    facts = json.loads(capsys.readouterr().out)
-    assert (facts["measures_on_gpu"], facts["device"], facts["gpus"]) == (False, "cpu", [])
-    assert facts["instruments"]["wall"] is None
 
 
 def test_a_broken_flashinfer_is_named(cpu, monkeypatch):
@@ -137,7 +132,6 @@ def test_a_broken_flashinfer_is_named(cpu, monkeypatch):
     facts = {"no_gpu": "none here", **doctor.facts_about(cpu, [], {})}
     capability.flashinfer_import_error.cache_clear()
     assert any(line.strip().startswith("flashinfer is not installed") for line in told.lines(facts))
-    assert facts["caches"]["kernels"] is None
 
 
 def test_list_shows_every_routine_backend_tier_model_and_flag(capsys):
