@@ -216,9 +216,6 @@ def below(budget: Budget) -> Iterator[str]:
         kernels = [entry.kernel for entry in budget.unmeasured if entry.reason == reason]
         names = ", ".join(dict.fromkeys(kernel.name for kernel in kernels))
         yield f"without a row, though a case measures it: {names}{_share(kernels, budget)}: {reason}"
-    for entry in budget.entries:
-        if entry.row is not None and entry.kernel.note:
-            yield f"{entry.kernel.name}: {entry.kernel.note}"
     yield from budget.plan.coverage
 
 

@@ -35,7 +35,7 @@ def of_step(model: Description, step: Step) -> list[StepKernel]:
     found: dict[Any, StepKernel] = {}
     for one in _all(model, step):
         problems = tuple(tuple(sorted(problem.items(), key=str)) for problem in one.problems)
-        same = (one.name, one.gap, one.note, problems)
+        same = (one.name, one.gap, problems)
         found[same] = found[same].joined(one) if same in found else one
     return list(found.values())
 
@@ -230,8 +230,7 @@ def _routed(layer: Experts, hidden: int, stored: str, step: Step) -> StepKernel:
     uneven = [columns for columns in (hidden, width) if columns % COLUMNS[stored]]
     if uneven and stored in FP4:
         return gap("experts", cut(stored, uneven[0]), parameters=parameters, stored=stored)
-    routed = called("experts", tuple(_calls(layer, hidden, stored, step)), parameters, stored)
-    return replace(routed, note="without the biases of the experts" if layer.biases else "")
+    return called("experts", tuple(_calls(layer, hidden, stored, step)), parameters, stored)
 
 
 def _calls(layer: Experts, hidden: int, stored: str, step: Step) -> Iterator[Problem]:
@@ -295,10 +294,9 @@ def product(name: str, m: int, weights: ProductWeights) -> StepKernel:
     if k % COLUMNS[stored]:
         return gap(name, cut(stored, k), parameters=parameters, stored=stored)
     added = {"bias": True} if bias and stored == "bf16" else {}
-    note = "without its bias" if bias and not added else ""
     sizes = {"m": m, "n": n, "k": k, **added}
     problems = tuple({"routine": routine, **sizes, **more} for routine, more in PRODUCTS[stored].items())
-    return replace(called(name, problems, parameters, stored), note=note)
+    return called(name, problems, parameters, stored)
 
 
 def cut(stored: str, columns: int) -> str:

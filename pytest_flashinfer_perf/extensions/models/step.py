@@ -24,7 +24,6 @@ class StepKernel:
     problems: tuple[Mapping[str, Any], ...] = ()  # a routine and its parameters: any one of them does the work
     cases: tuple[str, ...] = ()  # of each problem, as ids have it without the backend
     gap: str = ""  # why no case measures it
-    note: str = ""
     weight_bytes: float = 0.0
 
     def times(self, count: int) -> StepKernel:

@@ -9,7 +9,7 @@ import functools
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_flashinfer_perf.api import Entry, formatting, lines
@@ -26,6 +26,8 @@ from pytest_flashinfer_perf.extensions.traffic.problem import (
 )
 from pytest_flashinfer_perf.extensions.traffic.recording import RecordedCall, Recording
 from pytest_flashinfer_perf.spec.case import Case
+
+ON_HOST = ("__init__", "plan", "fast_decode_plan")  # functions of wrappers
 
 
 @dataclass
@@ -62,7 +64,9 @@ def of_file(path: Path, cover: float = 1.0, backends: tuple[str, ...] = ()) -> M
 
 
 def of(recorded: Recording, name: str, cover: float = 1.0, backends: tuple[str, ...] = ()) -> MeasuredTraffic:
-    """By the backends of the recording, or by others: of these the fastest counts."""
+    """By the backends of the recording, or by others: of these the fastest counts. What plans, runs on the host."""
+    on_gpu = tuple(call for call in recorded.calls if call.api.rpartition(".")[2] not in ON_HOST)
+    recorded = replace(recorded, calls=on_gpu)
     translated = translate_all(recorded.calls)
     found = clusters.clustered(translated.weighed)
     count = clusters.covering(found, cover, sum(one.seconds for one in translated.without))

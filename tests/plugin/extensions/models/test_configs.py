@@ -4,8 +4,6 @@ import json
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mutations import mutated
 
 from pytest_flashinfer_perf.extensions.models import architectures, config_json, kernels, shipped
@@ -267,13 +265,6 @@ def test_a_model_is_called_as_its_folder_or_its_file_in_words_of_an_id(folder, f
     assert architectures.read(tmp_path / folder / read).name == name
 
 
-def test_a_bias_that_no_product_adds_is_noted():
-    """Only bf16 products have one."""
-    config = {**LLAMA, "attention_bias": True, "quantization_config": {"quant_method": "fp8"}}
-    found = kernels.of_step(architectures.describe(Fields(config, "config.json"), "m"), Step())
-    assert {k.name: k.note for k in found if k.note} == {"qkv": "without its bias", "o": "without its bias"}
-
-
 def understood(text):
     """Whether a step can be made of it; what cannot is an error with one sentence."""
     try:
@@ -288,22 +279,3 @@ def test_500_mutations_are_understood_or_refused_with_a_sentence():
     texts = [json.dumps(shipped.record(name)["config"]) for name in shipped.names()]
     outcomes = [understood(mutated(rand, rand.choice(texts), rand.randint(1, 3))) for _ in range(500)]
     assert set(outcomes) == {True, False}
-
-
-PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
-LISTS = st.lists(PLAIN, max_size=3) | st.dictionaries(st.text(max_size=5), PLAIN, max_size=3)
-VALUES = PLAIN | LISTS | st.lists(LISTS, max_size=2)
-
-
-@given(name=st.sampled_from(shipped.names()), data=st.data())
-def test_fields_of_any_value_are_understood_or_refused_with_a_sentence(name, data):
-    config = dict(shipped.record(name)["config"])
-    known = {**config, **config.get("text_config", {}), **config.get("quantization_config", {})}
-    field = data.draw(st.sampled_from(sorted(known)))
-    value = data.draw(VALUES)
-    holder = next(
-        (config[part] for part in ("text_config", "quantization_config") if field in config.get(part, {})), config
-    )
-    changed = {**holder, field: value}
-    whole = changed if holder is config else {**config, next(k for k, v in config.items() if v is holder): changed}
-    understood(json.dumps(whole))

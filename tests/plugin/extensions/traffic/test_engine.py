@@ -1,12 +1,10 @@
 """The scheduler of examples/engine.py, which is plain Python; and what the engine says without a GPU."""
 
 import importlib.util
-import random
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from hypothesis import given, strategies
 
 from pytest_flashinfer_perf.extensions.traffic import replay
@@ -68,26 +66,6 @@ def test_a_preempted_request_prefills_what_it_had_answered():
     assert [one.number for one in scheduler.finished] == [0, 1]
 
 
-def test_a_prompt_waits_for_pages_instead_of_preempting():
-    scheduler = engine.Scheduler(pages=3, chunk=64, most=4)
-    for number in range(2):
-        scheduler.add(engine.Request(number, 30, 2))
-    assert [(one.number, count) for one, count in scheduler.step()[1]] == [(0, 30)]
-    assert (len(scheduler.waiting), scheduler.preempted) == (1, 0)
-
-
-def test_what_never_fits_is_refused():
-    with pytest.raises(ValueError, match="longer than the whole cache"):
-        engine.Scheduler(pages=2).add(engine.Request(0, 30, 10))
-
-
-def test_requests_arrive_as_often_as_asked_and_the_same_for_a_seed():
-    seen = list(engine.arrivals(random.Random(3), 8.0, 100.0))
-    assert seen == list(engine.arrivals(random.Random(3), 8.0, 100.0))
-    assert 600 < len(seen) < 1000
-    assert all(0 <= when < 100 and request.prompt > 0 for when, request in seen)
-
-
 def test_its_recording_that_ships_has_a_case_for_nearly_all_of_its_time():
     """It is written by `python tools/example_recording.py`."""
     found = replay.of_file(ENGINE.with_name("traffic.jsonl"))
@@ -100,7 +78,7 @@ def test_its_recording_that_ships_has_a_case_for_nearly_all_of_its_time():
         "flashinfer.rope.apply_rope_pos_ids_inplace",
         "flashinfer.sampling.top_p_sampling_from_probs",
     }
-    assert {kernel.name.rpartition(".")[2] for kernel in found.plan.gaps} == {"plan", "__init__"}
+    assert found.plan.gaps == []
 
 
 def test_without_a_gpu_it_is_one_sentence():

@@ -1,6 +1,5 @@
 """Sessions that measure a recording: its cases by `torch` on a CPU, their order, their share, their weighted sum."""
 
-import json
 import re
 import shlex
 
@@ -152,12 +151,3 @@ def test_limits_hold_the_sum_and_its_parts(compared, planted, settings, code, se
     found, text = compared(DECODING if planted else "", planted, f"[traffic]\n{settings}\n")
     assert sentence in text
     assert found == code
-
-
-def test_every_form_of_the_verdict_has_the_traffic(compared, tmp_path):
-    forms = {name: tmp_path / f"verdicts.{name}" for name in ("markdown", "json")}
-    limit = '[traffic]\n"sum" = { slower = "1%" }\n'
-    compared(DECODING, 0.05, limit, *(f"--{name}={path}" for name, path in forms.items()))
-    assert "WORSE your traffic: +2.83%" in forms["markdown"].read_text()
-    [step] = json.loads(forms["json"].read_text())["steps"]
-    assert (step["subject"], step["model"], len(step["worse"])) == ("your traffic", "traffic.jsonl", 1)
