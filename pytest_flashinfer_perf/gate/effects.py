@@ -19,6 +19,7 @@ from pytest_flashinfer_perf.gate.figures import RowFigure
 from pytest_flashinfer_perf.gate.noise import Noise
 from pytest_flashinfer_perf.gate.student import t_quantile, t_tail_probability
 from pytest_flashinfer_perf.rows.row import Row
+from pytest_flashinfer_perf.rows.scatter import relative_error
 
 
 class Domain(str, Enum):
@@ -261,3 +262,32 @@ def benjamini_hochberg(p_values: Sequence[float], q: float) -> list[bool]:
     passing = [p for k, p in enumerate(sorted(p_values), start=1) if p <= q * k / m]
     limit = passing[-1] if passing else -1.0
     return [p <= limit for p in p_values]
+
+
+# The backends that share the first place: those that are not significantly slower than the fastest.
+
+
+def fastest(rows: Sequence[Row]) -> list[Row]:
+    """The least median first; of sound rows, and where there is another row to be faster than."""
+    sound = [row for row in rows if row.is_sound and row.median > 0]
+    if len(rows) < 2 or not sound:
+        return []
+    first = min(sound, key=lambda row: row.median)
+    return [first, *(row for row in sound if row is not first and not is_slower(row, first))]
+
+
+def is_slower(row: Row, first: Row) -> bool:
+    """With 95 % confidence, judged as the gate judges two processes: in time or cycles, by the noise that it assumes.
+
+    Where the samples of the two scatter by more than that noise, their scatter counts.
+    """
+    [effect] = effects(replicates([first], [row], paired=True, whole=True)[:1])
+    own = math.hypot(_error(first, effect.seen.domain), _error(row, effect.seen.domain))
+    return t_tail_probability(effect.change / max(effect.error, own), effect.noise.df) < RISK
+
+
+def _error(row: Row, domain: str) -> float:
+    """The relative standard error of a median."""
+    is_counted = domain == "cycles" and figures.is_long(row)
+    samples = (row.clocks.cycles_per_call or ()) if is_counted else row.stats.data
+    return relative_error(samples, row.spread, row.stats.rounds)

@@ -84,7 +84,7 @@ def _room() -> int:
 
 def _backends(shape: str, rows: Sequence[Row]) -> Iterator[str]:
     """A kernel of one's own, which has no backends to stand below its name, stands beside it where there is room."""
-    from pytest_flashinfer_perf.gate.fastest import fastest
+    from pytest_flashinfer_perf.gate.effects import fastest
 
     if len(shape) <= _room() and not any(map(named, rows)):
         yield from (_line(row, " ", shape) for row in rows)

@@ -1,6 +1,6 @@
 """Backends side by side: which are the fastest of each shape, and that in a sentence.
 
-Backends that are not surely slower than the fastest share its place (gate/fastest.py).
+Backends that are not surely slower than the fastest share its place (gate/effects.py).
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_flashinfer_perf.api import formatting
+from pytest_flashinfer_perf.api import effects, formatting
 from pytest_flashinfer_perf.extensions.reports.story import CaseOutcome
-from pytest_flashinfer_perf.gate.fastest import fastest
 
 ALONG = {"b": ("batch_size",), "s": ("s_kv", "max_seq_len"), "m": ("m",)}  # the sizes that an answer may be divided at
 MOST = 6  # routines of which the answer has a sentence
@@ -36,7 +35,7 @@ class BackendTable:
         """For each shape the backends that share the first place."""
         found = {}
         for shape, outcomes in self.shapes.items():
-            rows = fastest([one.row for one in outcomes.values() if one.row])
+            rows = effects.fastest([one.row for one in outcomes.values() if one.row])
             found[shape] = tuple(one for row in rows for one in outcomes.values() if one.row is row)
         return found
 

@@ -5,7 +5,7 @@ import random
 import pytest
 from made import placements, row
 
-from pytest_flashinfer_perf.gate.fastest import fastest
+from pytest_flashinfer_perf.gate.effects import fastest
 from pytest_flashinfer_perf.rows import row as rows_of
 
 

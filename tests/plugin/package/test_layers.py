@@ -170,7 +170,7 @@ STILL_INTERNAL = {
     "prebuild": {"plugin.options"},
     "prove": {"gate.series", "settings.planting"},
     "ranks": {"engine.observers", "plugin.options", "session.case_endings", "session.time_limit"},
-    "reports": {"gate.fastest", "loading"},
+    "reports": {"loading"},
     "testlists": {"cli"},
     "trace_sets": {"engine.graphs"},
     "tuner": {"engine.autotune", "engine.repeated", "gate.noise", "machine.patches", "session.time_limit"},
