@@ -12,16 +12,16 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
-from pytest_flashinfer_perf.api import SETTINGS, builds, fields, reports, setup, stash
+from pytest_flashinfer_perf.api import SETTINGS, fields, reports, setup, stash
 from pytest_flashinfer_perf.extensions.many import gpus
 from pytest_flashinfer_perf.extensions.many.gpus import ALL_GPUS, GPU_WORKERS, VISIBLE
 from pytest_flashinfer_perf.rows.row import Identity
@@ -49,7 +49,6 @@ DIST = {
 class WorkerBrief:
     """What the controller sends to a worker: what does not compile, what to refuse, and the file for last words."""
 
-    broken: Mapping[str, str] = field(default_factory=dict)
     dist: str | None = None
     gpu: str | None = None
     words: str | None = None
@@ -134,7 +133,6 @@ class Controller:
     def pytest_configure_node(self, node: Any) -> None:
         spec = node.gateway.spec
         brief = WorkerBrief(
-            broken=dict(builds.broken),
             dist=refusal(self._config.option.dist, spec),
             gpu=obstacle(spec, self._specs, self._gpus, opted_in=self._opted_in),
             words=str(self._words / f"{node.gateway.id}.txt"),
@@ -210,7 +208,6 @@ class Worker:
         self._brief = WorkerBrief(**json.loads(given.workerinput.get(BRIEF, "{}")))
         self._words: IO[str] | None = None
         self._rows_alone = False
-        builds.broken.update(self._brief.broken)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection(self) -> Generator[None, object, object]:

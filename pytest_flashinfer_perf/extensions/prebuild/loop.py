@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -19,9 +17,7 @@ from pytest_flashinfer_perf.api import (
     SETTINGS,
     Child,
     FlashinferPerfError,
-    builds,
     child_process,
-    file_io,
     formatting,
     processes,
     stash,
@@ -39,7 +35,6 @@ OF_OTHERS = {"benchmark_json": None, "benchmark_save": None, "benchmark_autosave
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--prebuild-output", metavar="DIR", type=Path)
-    parser.addoption("--prebuild-report", metavar="FILE", type=Path)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -87,7 +82,6 @@ class Prebuild:
         self._say_needed(needed, len(cases), len(session.items) - len(cases))
         failed = self._built(needed.modules)
         session.testsfailed += len(failed)
-        self._write_report(failed)
         if output:
             building.write(output, [spec for name, spec in needed.modules.items() if name not in failed])
             self._say(f"on another machine: PYTHONPATH={output}")
@@ -123,11 +117,6 @@ class Prebuild:
         self._say(f"compiled {there} of {formatting.counted(len(waiting), 'module')}")
         return failed
 
-    def _write_report(self, failed: dict[str, str]) -> None:
-        report: Path | None = self._config.getoption("prebuild_report")
-        if report:
-            file_io.write_whole(report, json.dumps(failed))
-
     def _say(self, sentence: str) -> None:
         self._config.get_terminal_writer().line(sentence)
 
@@ -149,9 +138,9 @@ class PrebuildError(FlashinferPerfError):
     """There is no GPU to compile for, or no compiler."""
 
 
-def prebuild(arguments: Sequence[str], output: Path | None = None, report: Path | None = None) -> int:
+def prebuild(arguments: Sequence[str], output: Path | None) -> int:
     """Compile; returns pytest's exit code: 0 if all modules are compiled, 1 if one does not compile."""
-    own = [f"--prebuild-output={output}"] * bool(output) + [f"--prebuild-report={report}"] * bool(report)
+    own = [f"--prebuild-output={output}"] * bool(output)
     alone = ["-n0"] if find_spec("xdist") and "no:xdist" not in arguments else []  # overrides what comes before
     words = [sys.executable, "-m", "pytest", "-p", PLUGIN, *own, *arguments, *alone]
     variables = {ARCHITECTURES: architectures(), "CUDA_VISIBLE_DEVICES": ""}
@@ -165,18 +154,3 @@ def architectures() -> str:
     if not (found := child_process.answer(PROBE)):
         raise PrebuildError(f"there is no GPU to compile for: name one, such as {ARCHITECTURES}=9.0a")
     return found
-
-
-# `--perf-prebuild`: compile in a child process, before the session starts workers or measures anything.
-
-ALL_THERE, SOME_BROKEN = 0, 1
-
-
-def compile_first(config: pytest.Config) -> None:
-    """Compile, and remember the modules that fail to compile, also for the workers."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder, "broken.json")
-        code = prebuild(config.invocation_params.args, report=report)
-        if code not in (ALL_THERE, SOME_BROKEN) or not report.exists():
-            raise pytest.UsageError(f"--perf-prebuild failed with pytest's exit code {code}, see the output above")
-        builds.broken.update(json.loads(report.read_text(encoding="utf-8")))

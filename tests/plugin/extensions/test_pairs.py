@@ -60,7 +60,6 @@ SAMPLES = {
     "--perf-html": "--perf-html=page.html",
     "--perf-csv": "--perf-csv=rows.csv",
     "--perf-vllm-csv": "--perf-vllm-csv=.",
-    "--perf-prebuild": "--perf-prebuild",
     "--perf-shard": "--perf-shard=1/1",
     "--perf-trace-set": "--perf-trace-set=set",
     "--perf-trust-solutions": "--perf-trace-set=set --perf-trust-solutions",

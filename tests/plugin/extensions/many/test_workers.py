@@ -1,7 +1,6 @@
 """xdist's workers: one for each GPU, one native JSON, and nothing lost when one dies."""
 
 import shlex
-from types import SimpleNamespace
 
 import execnet
 import pytest
@@ -10,7 +9,7 @@ from sessions import CASES, ENDED, GPUS, OPTED_IN, case, document, rows, samenes
 
 from pytest_flashinfer_perf.extensions.many import gpus, workers
 from pytest_flashinfer_perf.extensions.many.workers import WorkerBrief
-from pytest_flashinfer_perf.machine import builds, devices
+from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.plugin import cases
 from pytest_flashinfer_perf.session.stash import SETTINGS
 from pytest_flashinfer_perf.settings.settings import Settings
@@ -156,18 +155,6 @@ def test_each_worker_has_a_gpu_of_its_own_or_says_why_not(specs, gpus, pinned, s
     assert [one and one[: len(start or "")] for one, start in zip(said, sentences, strict=True)] == sentences
     unasked = [execnet.XSpec(spec) for spec in TWO]
     assert all("perf_gpu_workers" in workers.obstacle(spec, unasked, ["0"], opted_in=False) for spec in unasked)
-
-
-def test_what_does_not_compile_is_told_to_workers(monkeypatch, request):
-    broken = {"gemm": "a.cu(7): error"}
-    monkeypatch.setattr(builds, "broken", broken)
-    option = SimpleNamespace(dist="load", tx=["popen"], maxworkerrestart=None, maxschedchunk=None)
-    config = SimpleNamespace(getini=lambda _: True, option=option, add_cleanup=request.addfinalizer)
-    node = SimpleNamespace(gateway=SimpleNamespace(id="gw0", spec=execnet.XSpec("popen")), workerinput={})
-    workers.Controller(config).pytest_configure_node(node)
-    monkeypatch.setattr(builds, "broken", {})
-    workers.Worker(SimpleNamespace(workerinput=node.workerinput))
-    assert builds.broken == broken
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from toolkit import Toolkit
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.extensions.prebuild import building, loop
 from pytest_flashinfer_perf.extensions.prebuild.patches import HERE, NOWHERE, PRETENDED, Anything, Pretence, recording
-from pytest_flashinfer_perf.machine import builds
 from pytest_flashinfer_perf.spec.routine import CannotRunError
 
 flashinfer = pytest.importorskip("flashinfer", exc_type=ImportError)
@@ -98,61 +97,14 @@ def test_all_that_the_cases_need_on_any_gpu_is_compiled_at_once_and_kept(toolkit
 
 def test_what_compiles_writes_and_judges_nothing_of_the_sessions_own_and_keeps_its_shard(pytester):
     """Of others' plugins neither, wherever they are asked to."""
-    pytester.makeini(
-        "[pytest]\naddopts = --junitxml=junit.xml --perf-prebuild --perf-gate=nothing.json --perf-html=page"
-    )
+    pytester.makeini("[pytest]\naddopts = --junitxml=junit.xml --perf-gate=nothing.json --perf-html=page")
     others = ("--benchmark-save=saved", "--benchmark-autosave", "--benchmark-json=run.json")
     config = pytester.parseconfig(*others, "--perf-shard=1/2", "--perf-iters=3")
     loop.pytest_cmdline_main(config)
     given = config.option
-    assert [given.perf_prebuild, given.perf_gate, given.perf_html] == [False, None, None]
+    assert [given.perf_gate, given.perf_html] == [None, None]
     assert {name: getattr(given, name) for name in loop.OF_OTHERS} == loop.OF_OTHERS
     assert (given.perf_iters, given.perf_shard is not None) == (3, True)
-
-
-PLANTED = """
-    import contextlib
-    import pytest
-    from flashinfer.jit.core import gen_jit_spec
-    from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
-
-    def load(name):
-        gen_jit_spec(name, [__file__.replace("test_it.py", f"{name}.cu")]).build_and_load()
-
-    def build(p, x, how):
-        with contextlib.suppress(RuntimeError):  # the compiler writes nothing that could be loaded
-            load("right")
-        load("broken")
-        return mm_bf16.backends["torch"].build(p, x, how)
-
-    mm_bf16.backend("mine")(build)
-
-    @pytest.mark.perf_cases(mm_bf16, "--m 4 --n 64 --k 128", "--m 5 --n 64 --k 128", "--m 6 --n 64 --k 128")
-    def test_mm(perf, case):
-        perf(case)
-
-    @pytest.mark.parametrize("nth", [1, 2])
-    def test_mine(perf, nth):
-        load("broken_too")
-"""
-
-
-def test_what_does_not_compile_fails_its_cases_in_one_sentence(session, pytester, toolkit, monkeypatch):
-    """A worker is told of what did not compile before; of a test without a case it finds out once by itself."""
-    monkeypatch.setattr(builds, "broken", {})
-    monkeypatch.setenv("BROKEN", "broken")
-    pytester.makeini("[pytest]\nperf_gpu_workers = true")
-    sources = {name: pytester.makefile(".cu", **{name: ""}) for name in ("right", "broken", "broken_too")}
-    done = session("-n1", "--perf-prebuild", "-k", "mine or torch", "--perf-device=cpu:any", test_it=PLANTED)
-    assert done.outcomes == {"failed": 5, "passed": 3}, done.out
-    for name, failed in (("broken", 3), ("broken_too", 2)):
-        sentence = f"FlashInfer's module {name} does not compile: {sources[name]}(12): error: no such kernel"
-        assert done.out.count(sentence) == failed
-    assert "Traceback" not in done.out
-    of_modules = sorted(Path(out).parent.name for out in toolkit.compiled)
-    assert of_modules == ["broken", "broken_too", "right", "right"], "each file once, by prebuild or by FlashInfer"
-    left = done.document["flashinfer_perf"]["unmeasured"]
-    assert [case["ended"] for case in left if "ended" in case] == ["not-compiled"] * 3
 
 
 def test_what_there_is_no_gpu_to_compile_for_is_said(toolkit, prebuild, monkeypatch):
