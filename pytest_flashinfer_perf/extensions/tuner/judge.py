@@ -109,7 +109,6 @@ def grown(
             continue
         yield from _worse(case, old, limits.named(case.glob_names).in_log(best_s(old)))
         yield from _vanished(case, old)
-        yield from _lost(case, old)
         yield from _no_longer_rounded(case, old)
 
 
@@ -134,14 +133,6 @@ def _vanished(case: CaseFound, old: CaseFound) -> Iterator[TunerFinding]:
             more = f" and {len(gone) - 3} more" * (len(gone) > 3)
             sentence = f"vanished since: {formatting.counted(len(gone), what)}, {', '.join(gone[:3])}{more}"
             yield TunerFinding("NOTE", case.case, sentence)
-
-
-def _lost(case: CaseFound, old: CaseFound) -> Iterator[TunerFinding]:
-    """Those of the best that cannot be chosen any more."""
-    for now in filter(None, map(case.tactic, old.best)):
-        if now.is_unfit:
-            what = "fails" if now.state == "fails" else "is wrong"
-            yield TunerFinding("NOTE", case.case, f"{now.tactic} was among the best, and now {what}: {now.why}")
 
 
 def _no_longer_rounded(case: CaseFound, old: CaseFound) -> Iterator[TunerFinding]:

@@ -98,9 +98,6 @@ def test_what_vanished_is_named():
     sentences = [each.sentence for each in judge.grown([now], [], [before], LIMITS)]
     gone = before.tactics[-1].tactic
     assert sentences == ["vanished since: 1 runner, Runner", f"vanished since: 1 tactic, {gone}"]
-    broken = [replace(one, state="fails", why="no kernel") if one.tactic == BEST else one for one in before.tactics]
-    [lost] = judge.grown([replace(before, tactics=tuple(broken), best=("1",))], [], [before], LIMITS)
-    assert lost.line == f"NOTE {before.case}: {BEST} was among the best, and now fails: no kernel"
     between = QuestionFound("op", ("Runner",), rounded=("3 is tuned as 4", "one of 4 does not serve 3"))
     mended = replace(before, questions=(replace(between, rounded=between.rounded[:1]),))
     [served] = judge.grown([mended], [], [replace(before, questions=(between,))], LIMITS)
