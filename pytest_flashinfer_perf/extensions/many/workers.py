@@ -47,7 +47,7 @@ DIST = {
 
 @dataclass(frozen=True)
 class WorkerBrief:
-    """What the controller sends to a worker: what does not compile, what to refuse, and the file for last words."""
+    """What the controller sends to a worker: what to refuse, and the file for last words."""
 
     dist: str | None = None
     gpu: str | None = None
