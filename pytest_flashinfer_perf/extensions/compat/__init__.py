@@ -62,7 +62,6 @@ NOT_WITH = {
     "--perf-refcheck=only": "times calls, which have no reference",
     "--perf-fuzz": "times calls, which have no shapes to search",
     "--perf-case": "times calls, which are of no case",
-    "--perf-prebuild": "runs programs, of which nothing is known before",
 }
 
 

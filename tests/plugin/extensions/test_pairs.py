@@ -90,7 +90,7 @@ if __name__ == "__main__":  # with --perf-record
     do_bench(int, 0, 1)
 """
 # Does something else than to time cases: what other options do besides is shown by a session without it.
-MODES = ("--perf-refcheck", "--perf-record", "--perf-fuzz", "--perf-prebuild")
+MODES = ("--perf-refcheck", "--perf-record", "--perf-fuzz")
 FUZZ = ("--perf-fuzz", "--perf-fuzz-flags", "--perf-fuzz-seconds", "--perf-findings")
 DATA_SET = ("--perf-trace-set", "--perf-trust-solutions", "--perf-trace-config", "--perf-trace-option")
 # Each of the first options ends a session with each of the others, with this code and sentence.
@@ -98,9 +98,7 @@ REFUSED = (
     (("--perf-record",), ("--perf-refcheck",), 4, "which have no reference: leave out --perf-refcheck=only"),
     (("--perf-record",), ("--perf-resume",), 4, "runs a program anew: leave out --perf-resume"),
     (("--perf-record",), ("--perf-case",), 4, "which are of no case: leave out --perf-case"),
-    (("--perf-record",), ("--perf-prebuild",), 4, "of which nothing is known before: leave out --perf-prebuild"),
     (("--perf-record",), FUZZ, 4, "which have no shapes to search: leave out --perf-fuzz"),
-    (("--perf-prebuild",), FUZZ, 4, "--perf-prebuild failed with pytest's exit code 4, see the output above"),
     (("--perf-cover",), ("--perf-model", "--perf-step"), 4, "a recording and --perf-model have a sum each"),
     (("--perf-strict-skips",), (*DATA_SET, "--perf-trace-output"), 1, "--perf-strict-skips=* does not allow this skip"),
 )
