@@ -8,6 +8,7 @@ configured, if an option or an argument asks for them, and else when the first t
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -47,6 +48,10 @@ class Beginning:
             options.drop(config, Child.NONE, Child.PART)
         for marker in (*options.MARKERS, *loading.markers(config.pluginmanager)):
             config.addinivalue_line("markers", marker)
+        if any(word.startswith("tests/") and not _path(config, word).exists() for word in config.args):
+            from pytest_flashinfer_perf.plugin import cases
+
+            cases.find_arguments(config)
         if _is_asked_for(config):
             _hooks(config)
 
@@ -59,13 +64,16 @@ def _is_asked_for(config: pytest.Config) -> bool:
     compared = getattr(option, "benchmark_compare", None)
     if starts_workers or compared or options.are_given(config):
         return True
-    paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
-    if any(config.hook.pytest_perf_argument(path=path) for path in paths):
+    if any(config.hook.pytest_perf_argument(path=_path(config, argument)) for argument in config.args):
         return True
     # A project's settings are read at once: what is wrong in them ends the session.
     shared = config.rootpath / "pyproject.toml"
     in_shared = shared.is_file() and "[tool.flashinfer-perf" in shared.read_text(encoding="utf-8", errors="replace")
     return in_shared or (config.rootpath / "flashinfer-perf.toml").is_file()
+
+
+def _path(config: pytest.Config, argument: str) -> Path:
+    return config.invocation_params.dir / argument.partition("::")[0]
 
 
 def _hooks(config: pytest.Config) -> Any:

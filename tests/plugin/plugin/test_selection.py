@@ -289,3 +289,11 @@ def test_markers_for_people_s_own_tests(session):
     wrong = session(test_own=MARKED.replace("fa3", "fa9"))
     assert wrong.code != 0
     assert "unknown name 'fa9', did you mean fa3?" in wrong.out + wrong.err
+
+
+def test_tests_of_the_suite_are_named_alike_in_a_checkout_and_where_they_are_installed(session):
+    for named in ("tests/gemm", "tests/gemm/test_gemm.py"):
+        done = session(named, "-k", "mm_bf16 and torch", "--perf-suite=smoke", "--collect-only", "-q")
+        assert done.code == 0
+        assert "test_mm_bf16[m16-n256-k512-torch]" in done.out
+    assert session("tests/none").code == pytest.ExitCode.USAGE_ERROR
