@@ -178,3 +178,10 @@ def stated(node):
     made, plain = {}, ast.FunctionDef(node.name, node.args, node.body, [], None, None)
     exec(compile(ast.fix_missing_locations(ast.Module([plain], [])), "api.md", "exec"), made)
     return made[node.name]
+
+
+def test_the_first_page_and_the_glossary_are_short_and_code_fits_into_the_site():
+    assert len(README.read_text().splitlines()) <= 120
+    assert len((DOCS / "glossary.md").read_text().splitlines()) <= 40
+    code = "".join(block for language in ("sh", "python", "console") for block in blocks(README, language))
+    assert [line for line in code.splitlines() if len(line) > 95] == []
