@@ -79,7 +79,7 @@ def commands() -> dict[str, str]:
     wide = mock.patch.dict(os.environ, COLUMNS="400")
     with wide, contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
         cli.main(["--help"])
-    found = dict(re.findall(r"^ {4}([\w-]+)\s+(\S.*)$", shown.getvalue(), re.MULTILINE))
+    found = dict(re.findall(r"^ {2}([\w-]+)\s+(\S.*)$", shown.getvalue(), re.MULTILINE))
     return {name: found[name] for name in (*cli.OF_PYTEST, *all_commands())}
 
 

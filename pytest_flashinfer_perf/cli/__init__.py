@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import atexit
 import gc
+import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -16,11 +18,15 @@ from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.cli import commands
 from pytest_flashinfer_perf.errors import require
 from pytest_flashinfer_perf.plugin import cases, hooks
+from pytest_flashinfer_perf.settings.option import GROUPS, Command
 from pytest_flashinfer_perf.settings.usage import errors_of_use
 
 NO_NUMPY = "ignore:Failed to initialize NumPy:UserWarning"  # by torch; nothing here needs numpy
 QUIETLY = ("--import-mode=importlib", "--benchmark-quiet", "-W", NO_NUMPY)
 BENCH_USAGE = "flashinfer-perf bench [PYTEST_ARGS]"
+BENCH = Command(
+    "bench", "Run the performance suite. All arguments are passed to pytest.", f"{__name__}:bench", GROUPS[0]
+)
 BENCH_EXAMPLE = "example: flashinfer-perf bench -k 'decode and fa3' --perf-suite=smoke --benchmark-json=run.json"
 
 
@@ -38,7 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("flashinfer-perf", description=__doc__)
+    grouped = "\n".join(_grouped([BENCH, *commands.all_commands().values()]))
+    parser = argparse.ArgumentParser(
+        "flashinfer-perf", description=__doc__, epilog=grouped, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     installed = metadata.version("pytest-flashinfer-perf")
     parser.add_argument("--version", action="version", version=f"pytest-flashinfer-perf {installed}")
     known = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -47,16 +56,24 @@ def _parser() -> argparse.ArgumentParser:
         "explains those that begin with --perf. Exits with pytest's code, and with 5 if every case was skipped."
     )
     known.add_parser(
-        "bench",
-        help="Run the performance suite. All arguments are passed to pytest.",
+        BENCH.name,
         usage=BENCH_USAGE,
         description=suite,
         epilog=BENCH_EXAMPLE,
         formatter_class=commands.HelpFormatter,
     )
     for command in commands.all_commands().values():
-        known.add_parser(command.name, help=command.help, add_help=False)
+        known.add_parser(command.name, add_help=False)
     return parser
+
+
+def _grouped(known: Sequence[Command]) -> Iterator[str]:
+    for group in GROUPS:
+        yield f"{group}:"
+        for one in known:
+            if one.group == group:
+                begin, width = f"  {one.name:<12} ", shutil.get_terminal_size().columns - 2
+                yield textwrap.fill(one.help, width, initial_indent=begin, subsequent_indent=" " * len(begin))
 
 
 class NotAllSkipped:

@@ -209,13 +209,20 @@ JUDGED = (STRICT, ALLOW)
 # A command of `flashinfer-perf`, which is imported when it is called.
 
 
+GROUPS = ("measure", "look", "judge", "over time", "prepare")  # of commands, the daily ones first
+
+
 @dataclass(frozen=True)
 class Command:
-    """`main` names its function, which takes the arguments and returns the exit code: "package.module:function"."""
+    """`main` names its function, which takes the arguments and returns the exit code: "package.module:function".
+
+    `group` is the one of `flashinfer-perf --help` that it stands in.
+    """
 
     name: str
     help: str
     main: str
+    group: str = "look"
 
     def load(self) -> Callable[[Sequence[str]], int]:
         module, _, function = self.main.partition(":")

@@ -41,7 +41,7 @@ def pytest_perf_lists() -> Sequence[Command]:
     from pytest_flashinfer_perf.api import Command
 
     sentence = "List FlashInfer's APIs that have a trace template instead."
-    return (Command("api", sentence, f"{__name__}.list_command:main"),)
+    return (Command("api", sentence, f"{__name__}.list_command:main", "look"),)
 
 
 # Which tests and which cases.

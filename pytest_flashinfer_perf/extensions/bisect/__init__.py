@@ -18,10 +18,12 @@ def pytest_perf_commands() -> tuple[Command, ...]:
             "ab",
             "Measure two environments alternately on one GPU, and print a verdict for each case.",
             f"{__name__}.ab_command:main",
+            "judge",
         ),
         Command(
             "bisect",
             "Find the commit or the release in which cases became slower, faster or wrong.",
             f"{__name__}.bisect_command:main",
+            "judge",
         ),
     )

@@ -21,6 +21,7 @@ def pytest_perf_commands() -> tuple[Command, ...]:
             "compare",
             "Compare JSON files of runs with those of a baseline, and print a verdict for each case.",
             f"{__name__}.compare_command:main",
+            "judge",
         ),
     )
 

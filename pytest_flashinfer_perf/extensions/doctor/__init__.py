@@ -12,4 +12,4 @@ def pytest_perf_commands() -> tuple[Command, ...]:
     from pytest_flashinfer_perf.api import Command
 
     what = "Show what can be measured on this machine, and why the rest cannot."
-    return (Command("doctor", what, f"{__name__}.doctor_command:main"),)
+    return (Command("doctor", what, f"{__name__}.doctor_command:main", "look"),)

@@ -43,7 +43,10 @@ def pytest_perf_commands() -> tuple[Command, ...]:
 
     return (
         Command(
-            "model", "Show the GPU time of one step of a model, kernel by kernel.", f"{__name__}.model_command:main"
+            "model",
+            "Show the GPU time of one step of a model, kernel by kernel.",
+            f"{__name__}.model_command:main",
+            "measure",
         ),
     )
 

@@ -18,10 +18,12 @@ def pytest_perf_commands() -> tuple[Command, ...]:
             "publish",
             "Add runs to a branch of a git remote, a file per month, which only grows.",
             f"{__name__}.nightly_command:publish",
+            "over time",
         ),
         Command(
             "watch",
             "Find the runs since which cases are slower or faster, and make a site of them.",
             f"{__name__}.nightly_command:watch",
+            "over time",
         ),
     )

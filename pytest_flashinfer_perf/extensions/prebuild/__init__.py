@@ -16,5 +16,6 @@ def pytest_perf_commands() -> tuple[Command, ...]:
             "prebuild",
             "Compile the FlashInfer modules that cases need, before a run or for another machine.",
             f"{__name__}.prebuild_command:main",
+            "prepare",
         ),
     )

@@ -18,5 +18,6 @@ def pytest_perf_commands() -> tuple[Command, ...]:
             "prove",
             "Test the gate itself: its false alarms and the slowdowns that it misses on this machine.",
             f"{__name__}.prove_command:main",
+            "judge",
         ),
     )

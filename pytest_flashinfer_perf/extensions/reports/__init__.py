@@ -42,6 +42,7 @@ def pytest_perf_commands() -> tuple[Command, ...]:
             "report",
             "Write a report of runs as an HTML page or as Markdown.",
             f"{__name__}.report_command:main",
+            "look",
         ),
     )
 

@@ -49,5 +49,10 @@ def pytest_perf_commands() -> tuple[Command, ...]:
     from pytest_flashinfer_perf.api import Command
 
     return (
-        Command("merge", "Join the JSON files of shards into the file of one run.", f"{__name__}.merge_command:main"),
+        Command(
+            "merge",
+            "Join the JSON files of shards into the file of one run.",
+            f"{__name__}.merge_command:main",
+            "prepare",
+        ),
     )

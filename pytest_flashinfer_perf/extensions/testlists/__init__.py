@@ -57,7 +57,7 @@ def pytest_perf_commands() -> tuple[Command, ...]:
     from pytest_flashinfer_perf.api import Command
 
     sentence = "Run a command line of flashinfer_benchmark.py, FlashInfer's own benchmark."
-    return (Command("run", sentence, f"{__name__}.run_command:main"),)
+    return (Command("run", sentence, f"{__name__}.run_command:main", "measure"),)
 
 
 # Files of lines.

@@ -44,6 +44,7 @@ def pytest_perf_commands() -> tuple[Command, ...]:
             "record",
             "Record what a program calls of FlashInfer, to measure exactly that.",
             f"{__name__}.record_command:main",
+            "measure",
         ),
     )
 

@@ -18,6 +18,7 @@ def pytest_perf_commands() -> tuple[Command, ...]:
             "tune-report",
             "Time every tactic of FlashInfer's tuner, and show what its choices cost.",
             f"{__name__}.tune_report_command:main",
+            "prepare",
         ),
     )
 

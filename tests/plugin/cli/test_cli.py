@@ -12,6 +12,7 @@ from documents import ROOT
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.cli.commands import all_commands
 from pytest_flashinfer_perf.plugin import cases as suite
+from pytest_flashinfer_perf.settings.option import GROUPS
 
 COMMANDS = (*cli.OF_PYTEST, *all_commands())
 SELECT = ("--perf-suite=smoke", "--collect-only", "-q", "-k", "torch")
@@ -74,7 +75,12 @@ def help_of(capsys, *words):
 
 
 def test_help_has_the_commands(capsys):
-    assert set(COMMANDS) < set(help_of(capsys).split())
+    """In groups, the daily ones first."""
+    groups = re.findall(r"^(\w[\w ]*):\n((?: +.*\n)+)", help_of(capsys), re.MULTILINE)
+    named = {name: re.findall(r"^  (\S+)", listed, re.MULTILINE) for name, listed in groups if name in GROUPS}
+    assert sorted(name for of_one in named.values() for name in of_one) == sorted(COMMANDS)
+    assert list(named) == [group for group in GROUPS if group in named]
+    assert named["measure"][0] == "bench"
 
 
 @pytest.mark.parametrize("width", [80, 40])
