@@ -1,11 +1,11 @@
-"""Reports of runs for reading elsewhere: Markdown, and one HTML page.
+"""Reports of runs for reading elsewhere: Markdown, one HTML page, and a case's numbers in JUnit's XML.
 
 Another extension adds a section by the hook `pytest_perf_sections` (hooks.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -53,3 +53,17 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_flashinfer_perf.extensions.reports.of_session import HtmlFile
 
         config.pluginmanager.register(HtmlFile(config), "flashinfer-perf-html")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Give a case's numbers to JUnit's XML, and to whatever else shows a test's `user_properties`."""
+    from pytest_flashinfer_perf.api import reports
+
+    report = yield
+    if row := reports.of(report).row:
+        from pytest_flashinfer_perf.extensions.reports import properties
+
+        for known in (item.user_properties, report.user_properties):
+            properties.put(row, known)
+    return report
