@@ -16,7 +16,7 @@ from pytest_flashinfer_perf.errors import is_installed
 from pytest_flashinfer_perf.machine.garbage import freeze_imports, importing
 from pytest_flashinfer_perf.plugin import options, read_options, results
 from pytest_flashinfer_perf.plugin.results import BOARD, Board
-from pytest_flashinfer_perf.session import progress, reports, stash
+from pytest_flashinfer_perf.session import benchmark_rows, progress, reports, stash
 from pytest_flashinfer_perf.session import setup as running
 from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, measures
 from pytest_flashinfer_perf.settings.settings import Settings
@@ -45,6 +45,8 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
     """Register plugins that need all rows, in the main process; a worker of xdist has only a part of them."""
     if not config.option.collectonly:
         config.pluginmanager.register(results.ResultFiles(config, board), "flashinfer-perf-result-files")
+        if config.pluginmanager.hasplugin("benchmark") and results.writes(config):
+            config.pluginmanager.register(benchmark_rows.MachineFacts(config), benchmark_rows.MACHINE)
         results.verify(config, settings)
     if config.getoption("perf_gate") is not None or config.getoption("perf_save_baseline"):
         from pytest_flashinfer_perf.plugin import gate
@@ -201,6 +203,8 @@ def pytest_runtest_makereport(
         results.make_printable(report)
         left = reports.unmeasured_of(report, stash.identity(item), item.stash.get(stash.LINE, None))
         reports.add(report, unmeasured=left)
+        if report.failed and call.excinfo is not None:
+            results.name_line(item, report, call.excinfo)
     return report
 
 

@@ -211,6 +211,24 @@ def make_printable(report: pytest.TestReport) -> None:
                 crash.message = safe_lines(crash.message)
 
 
+def name_line(item: pytest.Item, report: pytest.TestReport, failure: pytest.ExceptionInfo[BaseException]) -> None:
+    """Add the line of the test to a sentence without a traceback, which tools that annotate lines look for.
+
+    A test that is not written in its file, as those that are made for a routine, has no line there.
+    """
+    path, first, _ = item.location
+    if (item.session.config.rootpath / path).resolve() != item.path.resolve():
+        return
+    lines = [entry.lineno + 1 for entry in failure.traceback if entry.path == item.path]
+    where = f"  at {safe_lines(path)}:{lines[-1] if lines else (first or 0) + 1}"
+    shown: Any = report.longrepr
+    if isinstance(shown, str):
+        report.longrepr = f"{shown}\n{where}"
+    elif isinstance(shown, ExceptionChainRepr) and shown.reprtraceback.style == "value":
+        last = shown.reprtraceback.reprentries[-1]
+        last.lines = [*last.lines, where]
+
+
 def fail_strict_skip(item: pytest.Item, report: pytest.TestReport, reason: str) -> None:
     known_as = (item.nodeid, item.name, item.name.partition("[")[2].rstrip("]"))
     for glob in item.config.stash[SETTINGS].strict_skips:
@@ -237,6 +255,11 @@ def verify(config: pytest.Config, settings: Settings) -> None:
     outputs["--benchmark-storage"] = here / folder / "any.json" if _saves(config) and "://" not in folder else None
     programs = [path for path in outputs.values() if path and path.suffix == ".py"]
     verify_outputs(outputs, [*_read(config, settings), *programs])
+
+
+def writes(config: pytest.Config) -> bool:
+    """Whether pytest-benchmark's files are asked for."""
+    return json_of(config) is not None or _saves(config)
 
 
 def _saves(config: pytest.Config) -> bool:

@@ -7,8 +7,10 @@ constructor of that fixture and the class of its statistics are not documented; 
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterable, Iterator
+from concurrent import futures
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -114,3 +116,31 @@ def forget(config: pytest.Config, test: str) -> None:
     """Drop the row of an attempt that does not count."""
     session: Any = config.pluginmanager.get_plugin("pytest-benchmark")
     session.benchmarks[:] = [row for row in session.benchmarks if row.fullname != test]
+
+
+MACHINE = "flashinfer-perf-machine"  # the plugin of this class
+
+
+class MachineFacts:
+    """Facts of the machine for pytest-benchmark's files, found while cases are collected: it may take a second."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        own, *others = config.hook.pytest_benchmark_generate_machine_info.get_hookimpls()
+        # A project that answers the hook itself is asked instead.
+        self._facts = None if others else futures.ThreadPoolExecutor(1).submit(own.function)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self) -> None:
+        """Nothing runs beside a case."""
+        futures.wait([self._facts] if self._facts else ())
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_benchmark_generate_machine_info(self) -> Any:
+        return copy.deepcopy(self._facts.result()) if self._facts else None
+
+
+def wait_for_machine_facts(config: pytest.Config) -> None:
+    """Nothing runs beside what is measured while tests are collected."""
+    facts: MachineFacts | None = config.pluginmanager.get_plugin(MACHINE)
+    if facts is not None:
+        facts.pytest_runtestloop()

@@ -159,3 +159,26 @@ def test_every_error_has_the_one_base():
     }
     assert own
     assert {kind for kind in own if not issubclass(kind, FlashinferPerfError)} == set()
+
+
+WRONG = """
+import torch
+
+def test_wrong(perf):
+    perf.time(torch.neg, torch.ones(8), reference=torch.ones(8))
+"""
+
+
+def test_a_failure_that_has_no_traceback_ends_with_the_line_of_its_test(session):
+    """As readers of logs look for it: a path and a number behind a space. The reason in the JSON has no line."""
+    done = session(test_own=WRONG)
+    assert f"  at test_own.py:{len(WRONG.splitlines())}" in done.out
+    told = done.document["flashinfer_perf"]["unmeasured"]
+    assert ["at test_own.py" in one["reason"] for one in told] == [False]
+
+
+def test_a_failure_of_a_test_that_is_made_for_a_routine_names_no_line_of_another_file(session):
+    made = "from pytest_flashinfer_perf.plugin import cases\nglobals().update(cases.family_tests('gemm'))\n"
+    done = session("--perf-suite=smoke", "--perf-strict-skips=*", "-k", "bmm_bf16 and cudnn", test_made=made)
+    assert done.outcomes["failed"]
+    assert "  at " not in done.out

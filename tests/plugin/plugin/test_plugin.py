@@ -5,6 +5,7 @@ import shlex
 import sys
 
 import pytest
+import torch
 from declared import here
 from decode_cases import QUICK, TEST
 
@@ -51,6 +52,24 @@ def test_saving_comparing_and_histograms_keep_working(session, pytester):
     compared = pytester.run(sys.executable, "-m", "pytest_benchmark", "compare", saved)
     assert compared.ret == 0
     compared.stdout.fnmatch_lines(["*test_decode[[]b2-s16-h4-kv2-d16-p4-torch]*"])
+
+
+@pytest.mark.parametrize("of_project", [False, True])
+def test_the_machine_is_described_once_and_before_cases_run(session, monkeypatch, of_project):
+    """py-cpuinfo waits for a process of its own, 1.1 s on one machine: while cases are collected, not at the end."""
+    events = []
+
+    def described():
+        events.append("described")
+        return {"brand_raw": "a CPU", "hz_actual": [1, 0]}
+
+    monkeypatch.setattr("cpuinfo.get_cpu_info", described)
+    monkeypatch.setattr(torch, "flashinfer_perf_events", events, raising=False)
+    hook = "def pytest_benchmark_generate_machine_info(): return {'cpu': {'brand_raw': 'known'}}"
+    case = OWN.replace("perf.time", "torch.flashinfer_perf_events.append('case'); perf.time")
+    cpu = session(conftest=hook if of_project else "", test_own=case).document["machine_info"]["cpu"]
+    expected = (["case"], {"brand_raw": "known"}) if of_project else (["described", "case"], {"brand_raw": "a CPU"})
+    assert (events, cpu) == expected
 
 
 def test_a_plain_benchmark_beside_ours_is_left_alone(session):
