@@ -84,7 +84,8 @@ def test_a_settings_file_that_cannot_be_used_is_named(content, command, refused)
 @pytest.mark.usefixtures("good")
 def test_names_that_nobody_has_are_refused_alike(refused):
     refused(["list", "nope"], "unknown name 'nope'")
-    refused([*COMPARE.split(), "--perf-gate-allow=nope"], "unknown name 'nope'")
+    for line in here([f"{COMPARE} --perf-gate-allow=nope"]):
+        refused(line.split(), "unknown name 'nope'")
 
 
 REFUSED = (

@@ -100,6 +100,7 @@ def read_by_a_command(line):
     return code
 
 
+@pytest.mark.skipif(not here(["compare"]), reason="no command of the core judges a stored run")
 @few_and(5000, 140)
 def test_a_run_is_judged_or_refused(folder, count):
     rand, seen = random.Random(1), set()
