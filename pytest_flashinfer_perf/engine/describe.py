@@ -81,14 +81,14 @@ def of_measurement(identity: Identity, m: Measurement, cost: Cost | None, peaks_
         clocks=_clocks(m.timing),
         check=_check(m),
         execution=execution,
-        parts=Parts({**m.timing.seen.parts, **reached.parts}),
+        parts=Parts({**m.timing.observations.parts, **reached.parts}),
     )
 
 
 def _reached(m: Measurement, cost: Cost | None, choice: PeaksChoice) -> tuple[Cost, Reached]:
     """The work as the roof counts it, and how near it came; no call can exceed the higher one of the device's roofs."""
-    if m.timing.seen.roof is not None:
-        return NO_WORK, m.timing.seen.roof.reached(m.bytes, m.median, choice)
+    if m.timing.observations.roof is not None:
+        return NO_WORK, m.timing.observations.roof.reached(m.bytes, m.median, choice)
     known = peaks.roofs(m.device)
     largest = best_of(known.values())
     work = as_run(cost or NO_WORK, m.median, largest)
@@ -145,14 +145,14 @@ def _provenance(timing: Timing) -> Provenance:
 
 
 def _limits(timing: Timing) -> Iterator[str]:
-    trace = timing.seen.trace
+    trace = timing.observations.trace
     if trace is not None and timing.host_bound:
         busy = f"the GPU works in {100 * trace.busy_s / trace.span_s:.0f} % of a call"
         yield f"limited by the host: {busy}, which has {trace.launches} launches: {REMEDY_FOR_LAUNCHES}"
 
 
 def _trace(timing: Timing) -> KernelTrace:
-    trace = timing.seen.trace
+    trace = timing.observations.trace
     return KernelTrace(**vars(trace)) if trace else KernelTrace()
 
 
@@ -170,7 +170,7 @@ def _kernels_and_gaps(timing: Timing) -> KernelsAndGaps:
 
 
 def _library(timing: Timing) -> Library:
-    trace = timing.seen.trace
+    trace = timing.observations.trace
     return Library(
         implementation=implementations.of_kernels(trace.kernels) if trace else None,
         requirements=requirements.versions(),
@@ -180,7 +180,7 @@ def _library(timing: Timing) -> Library:
 
 
 def _clocks(timing: Timing) -> ClockReadings:
-    clocks, telemetry = timing.seen.clocks, timing.seen.telemetry
+    clocks, telemetry = timing.observations.clocks, timing.observations.telemetry
     return ClockReadings(
         cycles=clocks.median_cycles if clocks else None,
         cycles_spread=clocks.cycles_spread if clocks else None,

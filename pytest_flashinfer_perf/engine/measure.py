@@ -97,11 +97,11 @@ def alone(  # noqa: PLR0913 - one argument per part of a measurement
 ) -> Timing:
     """By this process itself. Observers look last: the memory is the allocator's, and no longer poisoned."""
     timing = run(target, measuring, device, cuda_graph=cuda_graph, verify=verify, observers=observers)
-    traced = timing.seen.traced
+    traced = timing.observations.traced
     found = {one.name: one.observed(target, device, timing.median, traced.get(one.name)) for one in observers}
     parts = Parts({name: one.part for name, one in found.items() if one.part is not None})
     notes = dict.fromkeys((*timing.notes, *(note for one in found.values() for note in one.notes)))
-    return replace(timing, seen=replace(timing.seen, parts=parts), notes=tuple(notes))
+    return replace(timing, observations=replace(timing.observations, parts=parts), notes=tuple(notes))
 
 
 def measure(  # noqa: PLR0913 - one argument per property of a call

@@ -68,7 +68,7 @@ class Timing:
     stopped: str = "asked"
     notes: tuple[str, ...] = ()
     fallback: str = ""
-    seen: Observations = field(default_factory=Observations)
+    observations: Observations = field(default_factory=Observations)
     placements: tuple[PlacedSamples, ...] = ()
     contention: Contention | None = None  # by the host's clock
     cpu_threads: int | None = None  # on a CPU
@@ -101,11 +101,11 @@ class Timing:
     @property
     def host_bound(self) -> bool | None:
         """Whether kernels wait for their launches, so that the host's time is measured; None without a trace."""
-        seen = self.seen.trace
-        if seen is None:
+        trace = self.observations.trace
+        if trace is None:
             return None
-        waits = seen.span_s > GAPS * seen.busy_s or (seen.launches > FEW_LAUNCHES and self.noisy)
-        return seen.launches > 1 and waits and not self.cuda_graph
+        waits = trace.span_s > GAPS * trace.busy_s or (trace.launches > FEW_LAUNCHES and self.noisy)
+        return trace.launches > 1 and waits and not self.cuda_graph
 
 
 NOT_TIMED = Timing((), "none", "none", 0, cuda_graph=False)
@@ -225,7 +225,7 @@ def run(  # noqa: PLR0913 - one argument per part of a measurement
     last, timed = placed[-1], tuple(one.placement for one in placed)
 
     # Observed: what is known of the last placement beside its times, and what else the machine did.
-    seen = (conditions.observed or partial(_observed, observers))(last, timed)
+    observations = (conditions.observed or partial(_observed, observers))(last, timed)
     samples = tuple(sample for placement in timed for sample in placement.samples)
     contention = load.during([one.work.watch for one in placed], samples)
 
@@ -239,8 +239,8 @@ def run(  # noqa: PLR0913 - one argument per part of a measurement
         warmups=_untimed(bench, placed),
         stopped=sampling.stopped([placement.precision_samples for placement in timed[:-1]]),
         fallback=chosen.fallback,
-        notes=tuple(note for note in (last.sets.note, *seen.notes, contention and contention.unknown) if note),
-        seen=seen,
+        notes=tuple(note for note in (last.sets.note, *observations.notes, contention and contention.unknown) if note),
+        observations=observations,
         placements=timed,
         contention=contention,
         cpu_threads=None if device.is_gpu else torch.get_num_threads(),
@@ -314,10 +314,10 @@ def _observed(observers: Sequence[Observer], last: Placed, timed: tuple[PlacedSa
         return Observations()
     no_cupti = INSTRUMENTS["cupti"].missing(device)
     no_nvrtc = nvrtc.missing(device)
-    seen, traced = (None, {}) if no_cupti else _recorded(observers, last, device)
+    call_trace, traced = (None, {}) if no_cupti else _recorded(observers, last, device)
     clocked = [placement.clocks for placement in timed if placement.clocks]
     return Observations(
-        trace=seen,
+        trace=call_trace,
         clocks=clocks.joined(clocked) if clocked else None,
         telemetry=clocked[-1].telemetry if clocked else provenance.read(device),
         notes=tuple(reason for reason in (no_cupti, no_nvrtc) if reason),

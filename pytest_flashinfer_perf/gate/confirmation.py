@@ -17,13 +17,14 @@ from pytest_flashinfer_perf.gate.match import Reason
 from pytest_flashinfer_perf.gate.verdict import Judged, Judgement, Verdict
 
 FEWEST, MOST = 2, 4  # processes that measure it again: at first, and where these disagree
-ALIKE = 0.4  # of a change at least that is shown again: one by chance is not, and a real one may have been flattered
-MOSTLY = 0.75  # of the processes, where they disagree
+# A re-measured change must reach this share of the first one: chance does not repeat, but may have enlarged a real one.
+CONFIRM_SHARE = 0.4
+CONFIRM_MAJORITY = 0.75  # of the processes must show the change, where they disagree
 
 
 @dataclass(frozen=True)
-class Again:
-    """The changes that other processes showed since; `busy` is said of the machine where it was too busy for one."""
+class Remeasured:
+    """The changes that other processes showed; `busy` says how the machine was too busy for one of them."""
 
     changes: tuple[float, ...] = ()
     busy: str = ""
@@ -32,44 +33,44 @@ class Again:
 Measure = Callable[[int, Sequence[Judged]], Judgement]  # what the n-th process shows of these suspects
 
 
-def measured_again(suspects: Sequence[Judged], measure: Measure) -> dict[str, Again | None]:
-    """What other processes show of each; None where one of them has no such figure, after which no more are asked."""
-    again: dict[str, Again | None] = {suspect.name: Again() for suspect in suspects}
+def remeasure(suspects: Sequence[Judged], measure: Measure) -> dict[str, Remeasured | None]:
+    """Measure suspects in more processes; None for one of which a process has no figure, and which is dropped."""
+    again: dict[str, Remeasured | None] = {suspect.name: Remeasured() for suspect in suspects}
     for nth in range(MOST):
         wanted = [suspect for suspect in suspects if nth < processes(suspect, again[suspect.name])]
         shown = {judged.name: judged for judged in measure(nth, wanted).cases} if wanted else {}
-        again |= {one.name: _with(one, again[one.name] or Again(), shown.get(one.name)) for one in wanted}
+        again |= {one.name: _with(one, again[one.name] or Remeasured(), shown.get(one.name)) for one in wanted}
     return again
 
 
-def processes(suspect: Judged, again: Again | None) -> int:
-    """How many are to measure this suspect again, by what those so far show."""
+def processes(suspect: Judged, again: Remeasured | None) -> int:
+    """Decide how many processes measure this suspect again, by what those so far show."""
     if again is None:
         return 0
     return MOST if len(set(_shows(suspect, again))) > 1 else FEWEST
 
 
-def _with(suspect: Judged, again: Again, judged: Judged | None) -> Again | None:
-    """With what one more process shows, which is nothing where it is busy."""
+def _with(suspect: Judged, again: Remeasured, judged: Judged | None) -> Remeasured | None:
+    """Add what one more process shows, which is nothing where the machine was busy."""
     if judged and judged.reason is Reason.BUSY:
         return replace(again, busy=judged.sentence)
-    effect = judged.effect_in(suspect.effects[0].seen.domain) if judged else None
+    effect = judged.effect_in(suspect.effects[0].replicates.domain) if judged else None
     return replace(again, changes=(*again.changes, effect.change)) if effect else None
 
 
-def _shows(suspect: Judged, again: Again) -> list[bool]:
-    least = ALIKE * suspect.effects[0].change
+def _shows(suspect: Judged, again: Remeasured) -> list[bool]:
+    least = CONFIRM_SHARE * suspect.effects[0].change
     return [change >= least for change in again.changes]
 
 
-def confirm(judgement: Judgement, again: Mapping[str, Again | None], why_not: str = "") -> Judgement:
-    """Suspects, with what they showed when they were measured again; `why_not` where they were not."""
+def confirm(judgement: Judgement, again: Mapping[str, Remeasured | None], why_not: str = "") -> Judgement:
+    """Confirm or refute suspects by their new measurements; `why_not` says why there are none."""
     cases = tuple(_confirmed(judged, again.get(judged.name), why_not) for judged in judgement.cases)
     return replace(judgement, cases=cases)
 
 
-def _confirmed(judged: Judged, since: Again | None, why_not: str) -> Judged:
-    again = since or Again()
+def _confirmed(judged: Judged, since: Remeasured | None, why_not: str) -> Judged:
+    again = since or Remeasured()
     if judged.verdict is not Verdict.SLOWER or not judged.effects:
         return judged
     if not again.changes and again.busy:
@@ -81,7 +82,7 @@ def _confirmed(judged: Judged, since: Again | None, why_not: str) -> Judged:
     levels = _speeds(judged, again) if len(set(shows)) > 1 else None
     if levels:
         return _refuted(judged, Reason.TWO_SPEEDS, f"not confirmed, {levels}; {shown}")
-    if statistics.fmean(shows) < MOSTLY:
+    if statistics.fmean(shows) < CONFIRM_MAJORITY:
         return _refuted(judged, Reason.NOT_CONFIRMED, f"not confirmed, {shown}")
     return replace(judged, sentence=f"{judged.sentence}; {shown}")
 
@@ -90,12 +91,12 @@ def _refuted(judged: Judged, reason: Reason, sentence: str) -> Judged:
     return replace(judged, verdict=Verdict.AMBIGUOUS, reason=reason, sentence=sentence)
 
 
-def _speeds(judged: Judged, again: Again) -> str:
-    """What is said of two speeds; nothing where there are none. Pairs were looked at with all others (`judge.py`)."""
+def _speeds(judged: Judged, again: Remeasured) -> str:
+    """Describe two speeds; empty where there are none. Those of pairs were looked for in `judge.py`."""
     [primary, *_] = judged.effects
-    if primary.seen.paired:
+    if primary.replicates.paired:
         return ""
-    before, after = primary.seen.before, primary.seen.after
+    before, after = primary.replicates.before, primary.replicates.after
     usual = statistics.geometric_mean(before)
     levels = two_speeds(before, (*after, *(usual * math.exp(change) for change in again.changes)))
-    return speeds_sentence(primary.seen.domain, levels) if levels else ""
+    return speeds_sentence(primary.replicates.domain, levels) if levels else ""

@@ -40,26 +40,28 @@ def decide(of_case: Sequence[Effect], threshold: float, obstacle: tuple[Reason, 
 def _changed(primary: Effect, other: Effect | None, threshold: float, sign: int, verdict: Verdict) -> Decision:
     if primary.significant != sign:
         return Verdict.AMBIGUOUS, Reason.NOT_SIGNIFICANT, f"beyond the threshold, but it may be noise: {REMEDY}"
-    levels = two_speeds(primary.seen.before, primary.seen.after)
+    levels = two_speeds(primary.replicates.before, primary.replicates.after)
     if levels:
-        said = speeds_sentence(primary.seen.domain, levels)
+        said = speeds_sentence(primary.replicates.domain, levels)
         return Verdict.AMBIGUOUS, Reason.TWO_SPEEDS, f"{said}, and processes of one side have both"
     if other and sign * other.bound(sign) < threshold:
         return _only(primary)
-    return verdict, Reason(verdict.value.lower()), f"beyond the threshold in {primary.seen.domain}"
+    return verdict, Reason(verdict.value.lower()), f"beyond the threshold in {primary.replicates.domain}"
 
 
 def _only(effect: Effect) -> Decision:
-    """Changed in one domain and not in the other."""
-    if effect.seen.domain == Domain.CYCLES:
+    """Decide on a change in one domain that the other does not show."""
+    if effect.replicates.domain == Domain.CYCLES:
         why = "cycles and not in time: the SM clock changed, or it waits for memory"
         return Verdict.AMBIGUOUS, Reason.CYCLES_ONLY, f"changed in {why}"
     why = "time and not in cycles: the SM clock changed, or it waits for something else than its SMs or memory"
     return Verdict.AMBIGUOUS, Reason.TIME_ONLY, f"changed in {why}"
 
 
-def settled(judged: Judged, decision: Decision, of_case: tuple[Effect, ...], threshold: float, cases: int) -> Judged:
-    """The case with this decision; its family of tests has so many cases."""
+def with_decision(
+    judged: Judged, decision: Decision, of_case: tuple[Effect, ...], threshold: float, cases: int
+) -> Judged:
+    """Record the decision in the case, whose family of tests has so many `cases`."""
     verdict, reason, sentence = decision
     return replace(
         judged,
@@ -80,7 +82,7 @@ APART = 3.0  # how far levels lie from each other, in widths of the wider one
 
 
 def two_speeds(before: Sequence[float], after: Sequence[float]) -> tuple[float, float] | None:
-    """The lower and the higher level, where there are two and one side has processes on both."""
+    """Give the lower and the higher level, if there are two and one side has processes on both."""
     sides = [list(map(math.log, side)) for side in (before, after)]
     every = sorted(value for side in sides for value in side)
     gap, last = max((high - low, low) for low, high in pairwise(every))

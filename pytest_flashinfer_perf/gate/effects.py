@@ -40,7 +40,7 @@ class Domain(str, Enum):
 
 # The figures of both sides.
 
-MOSTLY_WORKS = 0.2  # a larger share of a call without a kernel, and its time is that of launches
+MAX_IDLE_SHARE = 0.2  # above this share of idle GPU time a call measures launches, not kernels
 ENOUGH = 4  # degrees of freedom, as of five pairs or of three processes a side
 LEAST_LEFT = 0.1  # of a time that is a difference of two
 PAIR = 2.0  # the variance of a difference, in variances of one process
@@ -51,15 +51,15 @@ class Replicates:
     """The medians of one case in one domain, one per process. If `paired`, the n-th of both sides belong together."""
 
     domain: str
-    kind: str  # whose noise it has
+    kind: str  # the name of the noise that it has
     before: tuple[float, ...]
     after: tuple[float, ...]
     paired: bool
     within: float = 0.0
     placements: tuple[tuple[float, ...], ...] = ()  # of each process, where all have some
-    besides: float = 0.0  # what placements do not show of this figure, such as the ticks of a clock
-    load: float = 0.0  # by what others had of the machine it may be longer, where that counts
-    share: float = 1.0  # of the figure, that the noise of its kind is of
+    extra_error: float = 0.0  # an error that placements do not show, such as the ticks of a clock
+    load: float = 0.0  # the share of the machine that others used, by which times may be too long
+    noisy_share: float = 1.0  # the part of the figure to which the noise of its kind applies
 
     @property
     def change(self) -> float:
@@ -89,9 +89,9 @@ class Replicates:
 
 
 def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool, whole: bool = False) -> list[Replicates]:
-    """In the domain to judge it by and, where there is one, in the other: cycles first where SMs set the pace.
+    """Give the replicates in the domain to judge by and in the other, if any: cycles come first where SMs set the pace.
 
-    In busy time rather than in time, if all rows have it and one has gaps; never as a `whole`.
+    They are in busy time rather than in time, if all rows have it and one has gaps; never as a `whole`.
     """
     both = (*before, *after)
     times, count = figures.kernel_times(both, whole=whole), len(before)
@@ -101,9 +101,9 @@ def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool, who
         noise.TICK_S / one.value for row, one in zip(both, times, strict=True) if row.provenance.instrument == "cupti"
     ]
     tick, kind = max(ticks, default=0.0), _kind(after[0], is_split=is_split)
-    by_calls = noise.OF_CALLS * max(map(figures.scatter_of_calls, both)) if kind == "unknown" else 0.0
-    domain, besides = Domain.BUSY if has_gaps else Domain.TIME, math.hypot(tick, by_calls)
-    in_time = _sides(domain, kind, times, count, paired=paired, besides=besides)
+    by_calls = noise.SHARE_OF_CALL_ERROR * max(map(figures.scatter_of_calls, both)) if kind == "unknown" else 0.0
+    domain, extra_error = Domain.BUSY if has_gaps else Domain.TIME, math.hypot(tick, by_calls)
+    in_time = _sides(domain, kind, times, count, paired=paired, extra_error=extra_error)
     load, within = _load(before, after, several=in_time.df >= ENOUGH), max(map(figures.median_uncertainty, both))
     in_time = replace(in_time, load=load, within=within)
     counted = figures.cycles_alike(both, whole=whole)
@@ -111,12 +111,12 @@ def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool, who
         return [in_time]
     kind = "cycles" if all(map(figures.is_long, both)) else "short"
     queued = _queued_gaps(both, times) if kind == "cycles" and has_gaps else 0.0
-    in_cycles = _sides(Domain.CYCLES, kind, counted, count, paired=paired, besides=max(tick, queued))
+    in_cycles = _sides(Domain.CYCLES, kind, counted, count, paired=paired, extra_error=max(tick, queued))
     return [in_cycles, in_time] if all(map(figures.paced_by_sms, both)) else [in_time, in_cycles]
 
 
 def _sides(domain: Domain, kind: str, of_both: Sequence[RowFigure], before: int, **said: Any) -> Replicates:
-    """Of the figures of both sides, the first so many of which are those before."""
+    """Split the figures of both sides: the first `before` of them are the baseline's."""
     values = tuple(one.value for one in of_both)
     placed = tuple(one.placements for one in of_both)
     return Replicates(domain, kind, values[:before], values[before:], placements=placed, **said)
@@ -130,7 +130,8 @@ def gap_replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool)
         return None
     kind = "gaps of launches" if any(row.timed.gap_of == "host" for row in both) else "gaps of graphs"
     share = longest / ((both[0].timed.busy or 0.0) + longest)
-    return _sides(Domain.GAPS, kind, figures.beside_the_first(both), len(before), paired=paired, share=share)
+    calls = figures.gaps_plus_first_kernel_time(both)
+    return _sides(Domain.GAPS, kind, calls, len(before), paired=paired, noisy_share=share)
 
 
 def stamped_replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None:
@@ -158,7 +159,7 @@ def _queued_gaps(rows: Sequence[Row], times: Sequence[RowFigure]) -> float:
 
 
 def _of_queued_gaps(without_kernel: float) -> float:
-    """What the gaps between stamped kernels differ by, of so many seconds between stamps that no kernel runs."""
+    """The seconds by which gaps between stamped kernels differ, if no kernel runs for this long between stamps."""
     return noise.QUEUED_GAPS * max(0.0, without_kernel - noise.STAMPS_S)
 
 
@@ -167,7 +168,8 @@ def _load(before: Sequence[Row], after: Sequence[Row], *, several: bool) -> floa
 
     What both sides had to bear shows in the scatter of several processes.
     """
-    shares = [[seen.share if (seen := row.execution.contention) else 0.0 for row in side] for side in (before, after)]
+    loads = [[row.execution.contention for row in side] for side in (before, after)]
+    shares = [[load.share if load else 0.0 for load in side] for side in loads]
     first, second = map(statistics.fmean, shares)
     return abs(second - first) if several else max(map(max, shares))
 
@@ -175,7 +177,7 @@ def _load(before: Sequence[Row], after: Sequence[Row], *, several: bool) -> floa
 def _kind(row: Row, *, is_split: bool) -> str:
     if row.provenance.instrument == "wall":
         return "wall"
-    if row.trace.idle_share > MOSTLY_WORKS and not is_split:
+    if row.trace.idle_share > MAX_IDLE_SHARE and not is_split:
         return "gaps"
     if not figures.is_long(row):
         return "short"
@@ -192,19 +194,19 @@ Q_SLOWER, Q_FASTER = 0.045, 0.005
 
 @dataclass(frozen=True)
 class Effect:
-    """A change as a logarithm of a ratio, with its standard error and the source of that."""
+    """A change as a logarithm of a ratio, with the noise that gives it a standard error."""
 
-    seen: Replicates
+    replicates: Replicates
     noise: Noise
     significant: int = 0  # 1 slower, -1 faster, when all cases are looked at
 
     @property
     def change(self) -> float:
-        return self.seen.change
+        return self.replicates.change
 
     @property
     def error(self) -> float:
-        return math.sqrt(self.noise.variance * self.seen.processes)
+        return math.sqrt(self.noise.variance * self.replicates.processes)
 
     def p(self, sign: int) -> float:
         """The probability of a change this large in the direction of `sign` if there is none."""
@@ -220,37 +222,37 @@ class Effect:
         return missed + max(threshold, t_quantile(Q_SLOWER / cases, self.noise.df) * self.error)
 
 
-def effects(all_seen: Sequence[Replicates], expected: Noise | None = None) -> list[Effect]:
-    """With the noise of each: what is known of it besides, or expected of all, blended with what its processes say."""
-    pools = {kind: _pool(all_seen, kind) for kind in {seen.kind for seen in all_seen}}
-    made = []
-    for seen in all_seen:
-        shared = noise.BETWEEN_SIDES.get(seen.kind, 0.0) ** 2 + seen.load**2
-        made.append(Effect(seen, _noise(seen, expected, pools[seen.kind]).widened(shared / seen.processes)))
-    return made
+def effects(all_replicates: Sequence[Replicates], expected: Noise | None = None) -> list[Effect]:
+    """Add the noise to each: what is expected of all or known from elsewhere, blended with what its processes say."""
+    pools = {kind: _pool(all_replicates, kind) for kind in {each.kind for each in all_replicates}}
+    results = []
+    for each in all_replicates:
+        shared = noise.BETWEEN_SIDES_SD.get(each.kind, 0.0) ** 2 + each.load**2
+        results.append(Effect(each, _noise(each, expected, pools[each.kind]).widened(shared / each.processes)))
+    return results
 
 
-def _noise(seen: Replicates, expected: Noise | None, pool: Noise | None) -> Noise:
-    """By the host's clock several processes say it themselves: no two machines are alike, and placements say little."""
-    if seen.kind == "wall" and seen.df >= ENOUGH and not expected:
+def _noise(own: Replicates, expected: Noise | None, pool: Noise | None) -> Noise:
+    """Estimate the noise; of the host's clock from the processes alone, since no two machines are alike."""
+    if own.kind == "wall" and own.df >= ENOUGH and not expected:
         prior = pool or Noise(0.0, 0.0, "processes")
     else:
-        prior = expected or _prior(seen, pool)
-    return prior.blended(seen.variance, seen.df) if seen.df else prior
+        prior = expected or _prior(own, pool)
+    return prior.blended(own.variance, own.df) if own.df else prior
 
 
-def _prior(seen: Replicates, pool: Noise | None) -> Noise:
-    """By its placements; without these, by all cases of its kind; last, what is assumed."""
-    placed = noise.placed(seen.kind, seen.placements, seen.besides, seen.share)
-    return placed or pool or noise.assumed(seen.kind, seen.within, seen.share)
+def _prior(own: Replicates, pool: Noise | None) -> Noise:
+    """Estimate the noise from placements; without these, from all cases of its kind; else assume it."""
+    by_placements = noise.from_placements(own.kind, own.placements, own.extra_error, own.noisy_share)
+    return by_placements or pool or noise.assumed(own.kind, own.within, own.noisy_share)
 
 
-def _pool(all_seen: Sequence[Replicates], kind: str) -> Noise | None:
-    return noise.pooled([(seen.variance, seen.df) for seen in all_seen if seen.kind == kind and seen.df])
+def _pool(all_replicates: Sequence[Replicates], kind: str) -> Noise | None:
+    return noise.pooled([(one.variance, one.df) for one in all_replicates if one.kind == kind and one.df])
 
 
-def marked(tested: Sequence[Effect]) -> list[Effect]:
-    """Which of them are significant, in which direction, when all are looked at."""
+def with_significance(tested: Sequence[Effect]) -> list[Effect]:
+    """Mark the effects that are significant, with their direction, when all are looked at."""
     slower = benjamini_hochberg([effect.p(1) for effect in tested], Q_SLOWER)
     faster = benjamini_hochberg([effect.p(-1) for effect in tested], Q_FASTER)
     return [replace(effect, significant=up - down) for effect, up, down in zip(tested, slower, faster, strict=True)]
@@ -282,7 +284,7 @@ def is_slower(row: Row, first: Row) -> bool:
     Where the samples of the two scatter by more than that noise, their scatter counts.
     """
     [effect] = effects(replicates([first], [row], paired=True, whole=True)[:1])
-    own = math.hypot(_error(first, effect.seen.domain), _error(row, effect.seen.domain))
+    own = math.hypot(_error(first, effect.replicates.domain), _error(row, effect.replicates.domain))
     return t_tail_probability(effect.change / max(effect.error, own), effect.noise.df) < RISK
 
 

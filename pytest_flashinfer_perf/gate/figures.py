@@ -36,7 +36,7 @@ def scatter_of_calls(row: Row) -> float:
 
 
 def placement_figures(row: Row, figure: Literal["median", "busy", "cycles"]) -> tuple[float, ...]:
-    """That figure of each placement; nothing where one lacks it."""
+    """Give that figure of each placement; none where one lacks it."""
     values = [positive(getattr(placement, figure)) for placement in row.provenance.placements]
     return tuple(value for value in values if value) if None not in values else ()
 
@@ -50,7 +50,7 @@ class RowFigure:
 
     @property
     def lower_quartile(self) -> float:
-        """Of its placements; of a row without them its only value."""
+        """The lower quartile of its placements; the only value of a row without them."""
         return sorted(self.placements)[(len(self.placements) - 1) // 4] if self.placements else self.value
 
     def times(self, factor: float) -> RowFigure:
@@ -66,7 +66,7 @@ def are_split(rows: Sequence[Row]) -> bool:
 
 
 def kernel_times(rows: Sequence[Row], *, whole: bool = False) -> list[RowFigure]:
-    """How long the kernels ran, if that is known of all rows; else, and as a `whole`, how long the calls took."""
+    """Give how long the kernels ran, if all rows have it; else, and as a `whole`, how long the calls took."""
     if are_split(rows) and not whole:
         return [RowFigure(row.timed.busy or 0.0, placement_figures(row, "busy")) for row in rows]
     return [RowFigure(row.median, placement_figures(row, "median")) for row in rows]
@@ -83,20 +83,20 @@ def gaps(rows: Sequence[Row]) -> list[RowFigure]:
 
 
 def cycles(row: Row) -> float | None:
-    """Those that were counted, unless calls waited for the host meanwhile."""
+    """Give the cycles that were counted, unless calls waited for the host meanwhile."""
     return None if row.clocks.queued is False else positive(row.clocks.cycles)
 
 
 def is_long(row: Row) -> bool:
-    """As far as it is known: a row without cycles is compared in time."""
+    """Whether stamps disturb it little; a row without cycles counts as long, and is compared in time."""
     counted = cycles(row)
     return counted is None or counted >= LONG
 
 
 def cycles_alike(rows: Sequence[Row], *, whole: bool = False) -> list[RowFigure]:
-    """The cycles of all rows, by one method: counted, or for short calls the time multiplied by the SM clock.
+    """Give the cycles of all rows by one method: counted, or for short calls the time multiplied by the SM clock.
 
-    Nothing where one of them has none.
+    The list is empty where a row has none.
     """
     counted = [one for row in rows if (one := cycles(row))]
     hertz = [1e9 * ghz for row in rows if (ghz := positive(row.clocks.sm_ghz))]
@@ -108,8 +108,8 @@ def cycles_alike(rows: Sequence[Row], *, whole: bool = False) -> list[RowFigure]
     return [one.times(each) for one, each in zip(times, hertz, strict=True)] if len(hertz) == len(rows) else []
 
 
-def beside_the_first(rows: Sequence[Row]) -> list[RowFigure]:
-    """The gaps of these rows, each with the kernels of the first: how long its call takes if only gaps differ."""
+def gaps_plus_first_kernel_time(rows: Sequence[Row]) -> list[RowFigure]:
+    """Add the kernels' time of the first row to the gaps of each: how long calls take if only gaps differ."""
     return [gap.plus(rows[0].timed.busy or 0.0) for gap in gaps(rows)]
 
 
@@ -121,7 +121,7 @@ def between_stamps(row: Row) -> RowFigure | None:
 
 
 def paced_by_sms(row: Row) -> bool:
-    """Then its cycles are the same whatever the clock does, and its time is not."""
+    """Whether its cycles are the same whatever the clock does, and its time is not."""
     roof_percent = positive(row.throughput.sol_pct)
     far_from_memorys_roof = roof_percent is not None and roof_percent < MEMORY_WORKS
     return row.throughput.bound == "compute" or (far_from_memorys_roof and is_long(row))

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError, unknown
-from pytest_flashinfer_perf.gate import calm, effects, figures, match, student, thresholds, words
-from pytest_flashinfer_perf.gate.decision import decide, settled
+from pytest_flashinfer_perf.gate import busy_machine, effects, figures, match, student, thresholds, words
+from pytest_flashinfer_perf.gate.decision import decide, with_decision
 from pytest_flashinfer_perf.gate.effects import Domain, Effect
 from pytest_flashinfer_perf.gate.match import ComparedCase, Reason, Trouble
 from pytest_flashinfer_perf.gate.thresholds import Broken, Threshold
@@ -39,14 +39,14 @@ def judge(base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judgement:
 
     # The worst first, and then what is summed up of them.
     ranked = tuple(sorted(judged.values(), key=lambda one: (one.verdict.rank, -one.size)))
-    found = [one.judged(ranked, head, rules.sections) for one in rules.sums]
-    sums = tuple(one for of_one, _ in found for one in of_one)
-    notes = tuple(note for _, of_one in found for note in of_one)
+    summed = [one.judged(ranked, head, rules.sections) for one in rules.sums]
+    sums = tuple(one for of_one, _ in summed for one in of_one)
+    notes = tuple(note for _, of_one in summed for note in of_one)
     return Judgement(ranked, tuple(base), tuple(head), rules, sums=sums, notes=notes)
 
 
 def families(rules: Rules) -> Iterator[Family]:
-    """In the order in which they decide."""
+    """Give the families in the order in which they decide."""
     yield from (_by_kernels, _by_gaps, _by_witness)
     yield from (quantity.judged for quantity in rules.quantities)
     if rules.quantity:
@@ -54,80 +54,80 @@ def families(rules: Rules) -> Iterator[Family]:
 
 
 def _screened(case: ComparedCase, base: Sequence[Run], head: Sequence[Run], rules: Rules) -> Judged:
-    """All but the change itself: that is decided when all cases are known."""
-    asked = rules.thresholds.of(case.rows[0]) if case.rows else Threshold()
-    broken = tuple(_broken(case, asked, rules))
+    """Judge all but the change itself, which is decided when all cases are known."""
+    limits = rules.thresholds.of(case.rows[0]) if case.rows else Threshold()
+    broken = tuple(_broken(case, limits, rules))
     lacking = [one.sentence for one in broken if one.unknown]
-    found = match.trouble(case, base, head, same_library=asked.same_library, allowed=rules.allowed)
-    if found is None and lacking:
-        found = Trouble(Reason.NO_FIGURE, "; ".join(lacking))
-    if found:
-        verdict = Verdict.MISSING if found.missing else Verdict.INVALID
-        admitted = match.is_admitted(found, rules.allowed)
-        return Judged(case, verdict, found.reason, found.sentence, asked, broken=broken, admitted=admitted)
+    trouble = match.trouble(case, base, head, same_library=limits.same_library, allowed=rules.allowed)
+    if trouble is None and lacking:
+        trouble = Trouble(Reason.NO_FIGURE, "; ".join(lacking))
+    if trouble:
+        verdict = Verdict.MISSING if trouble.missing else Verdict.INVALID
+        admitted = match.is_admitted(trouble, rules.allowed)
+        return Judged(case, verdict, trouble.reason, trouble.sentence, limits, broken=broken, admitted=admitted)
     if not case.base:
-        return Judged(case, Verdict.NEW, Reason.NEW, "not in the baseline", asked, broken=broken)
-    decisive = calm.rows(case, paired=rules.paired)
-    return Judged(decisive, Verdict.SAME, Reason.WITHIN_THRESHOLD, "", asked, broken=broken)
+        return Judged(case, Verdict.NEW, Reason.NEW, "not in the baseline", limits, broken=broken)
+    decisive = busy_machine.without_busy_rows(case, paired=rules.paired)
+    return Judged(decisive, Verdict.SAME, Reason.WITHIN_THRESHOLD, "", limits, broken=broken)
 
 
-def _broken(case: ComparedCase, asked: Threshold, rules: Rules) -> Iterator[Broken]:
-    """Limits without a baseline that the case does not keep."""
+def _broken(case: ComparedCase, limits: Threshold, rules: Rules) -> Iterator[Broken]:
+    """Name the limits without a baseline that the case does not keep."""
     if case.head:
-        yield from thresholds.broken(case, asked)
+        yield from thresholds.broken(case, limits)
         for quantity in rules.quantities:
-            yield from quantity.broken(case, asked.of(quantity.limits))
+            yield from quantity.broken(case, limits.of(quantity.limits))
 
 
 # The time or the cycles of kernels. An effect beyond its case's threshold, and not by chance, is SLOWER or FASTER.
 
 
 def _by_kernels(sound: Sequence[Judged], rules: Rules) -> dict[str, Judged]:
-    """All sound cases. What a busy machine shows is no evidence about the others."""
+    """Judge all sound cases; those of a busy machine are a family of their own, as they say nothing of the others."""
     judged: dict[str, Judged] = {}
     for decided in (True, False):
-        family = {one.name: one for one in sound if (calm.obstacle(one.case) is None) is decided}
-        found = _effects([one.case for one in family.values()], paired=rules.paired)
-        judged |= {name: _compared(one, found[name], rules.allowed, len(family)) for name, one in family.items()}
+        family = {one.name: one for one in sound if (busy_machine.undecidable_reason(one.case) is None) is decided}
+        by_case = _effects([one.case for one in family.values()], paired=rules.paired)
+        judged |= {name: _compared(one, by_case[name], rules.allowed, len(family)) for name, one in family.items()}
     return judged
 
 
 def _effects(sound: Sequence[ComparedCase], *, paired: bool) -> Mapping[str, tuple[Effect, ...]]:
-    """Per case in the domain to judge it by and in the other; the two domains are families of tests of their own."""
+    """Give each case's effects in the domain to judge by and in the other; each domain is a family of tests."""
     flat = [(case, one) for case in sound for one in effects.replicates(case.before, case.after, paired=paired)]
-    made = effects.effects([one for _, one in flat])
+    results = effects.effects([one for _, one in flat])
     by_case: dict[str, list[Effect]] = {case.name: [] for case in sound}
-    for (case, _), effect in zip(flat, made, strict=True):
+    for (case, _), effect in zip(flat, results, strict=True):
         by_case[case.name].append(effect)
     for place in (0, 1):
         with_it = [of_case for of_case in by_case.values() if len(of_case) > place]
-        for of_case, effect in zip(with_it, effects.marked([one[place] for one in with_it]), strict=True):
+        for of_case, effect in zip(with_it, effects.with_significance([one[place] for one in with_it]), strict=True):
             of_case[place] = effect
     return {name: tuple(of_case) for name, of_case in by_case.items()}
 
 
 def _compared(judged: Judged, of_case: tuple[Effect, ...], allowed: frozenset[str], cases: int) -> Judged:
-    """The case judged by its own threshold, plus the cost of differences that are allowed."""
-    admitted = match.differences(judged.case, same_library=judged.asked.same_library)
+    """Judge a case by its own threshold, plus the cost of differences that are allowed."""
+    admitted = match.differences(judged.case, same_library=judged.limits.same_library)
     cost = sum(one.facet.cost for one in admitted if one.facet.reason in allowed)
-    threshold = judged.asked.in_log(min(one.value for one in figures.kernel_times(judged.case.before))) + cost
-    decision = decide(of_case, threshold, calm.obstacle(judged.case))
-    return settled(judged, decision, of_case, threshold, cases)
+    threshold = judged.limits.in_log(min(one.value for one in figures.kernel_times(judged.case.before))) + cost
+    decision = decide(of_case, threshold, busy_machine.undecidable_reason(judged.case))
+    return with_decision(judged, decision, of_case, threshold, cases)
 
 
 # Gaps between kernels change with the machine's load, and kernels do not. They are shown beside a case's kernels.
 
 
 def _by_gaps(sound: Sequence[Judged], rules: Rules) -> dict[str, Judged]:
-    """The cases of which a row has gaps, with the effect on these."""
-    seen = {one.name: effects.gap_replicates(one.case.before, one.case.after, paired=rules.paired) for one in sound}
-    known = {name: one for name, one in seen.items() if one}
-    made = dict(zip(known, effects.marked(effects.effects(list(known.values()))), strict=True))
-    return {one.name: _held_to_gaps(one, made[one.name], len(made)) for one in sound if one.name in made}
+    """Judge the cases of which a row has gaps, by the effect on these."""
+    of_cases = {one.name: effects.gap_replicates(one.case.before, one.case.after, paired=rules.paired) for one in sound}
+    with_gaps = {name: one for name, one in of_cases.items() if one}
+    results = dict(zip(with_gaps, effects.with_significance(effects.effects(list(with_gaps.values()))), strict=True))
+    return {one.name: _judge_gaps(one, results[one.name], len(results)) for one in sound if one.name in results}
 
 
-def _held_to_gaps(judged: Judged, effect: Effect, cases: int) -> Judged:
-    """Its gaps decide where they changed significantly and the whole call changed with them; they hide no kernel."""
+def _judge_gaps(judged: Judged, effect: Effect, cases: int) -> Judged:
+    """Let gaps decide where they changed significantly and the whole call with them; they hide no slower kernel."""
     threshold = judged.threshold or 0.0
     verdict, _, _ = decide([effect], threshold)
     sign = {Verdict.SLOWER: 1, Verdict.FASTER: -1}.get(verdict, 0)
@@ -136,11 +136,11 @@ def _held_to_gaps(judged: Judged, effect: Effect, cases: int) -> Judged:
         return replace(judged, effects=(*judged.effects, effect))
     sentence = f"{verdict.value.lower()} by the gaps between its kernels"
     decision = verdict, Reason(f"{verdict.value.lower()}-gaps"), sentence
-    return settled(judged, decision, (effect, *judged.effects), threshold, cases)
+    return with_decision(judged, decision, (effect, *judged.effects), threshold, cases)
 
 
 def _whole(judged: Judged) -> float:
-    """The change of the calls with their gaps."""
+    """Give the change of whole calls, gaps included."""
     before, after = (statistics.median(row.median for row in side) for side in (judged.case.before, judged.case.after))
     return math.log(after / before)
 
@@ -155,17 +155,17 @@ def _by_witness(sound: Sequence[Judged], rules: Rules) -> dict[str, Judged]:
 
 
 def _witnessed(judged: Judged, *, paired: bool) -> Judged:
-    """A change that CUPTI says there is, unless the stamps surely do not show it."""
-    claim = next((one for one in judged.effects if one.seen.domain in (Domain.TIME, Domain.BUSY)), None)
+    """Doubt a change that CUPTI shows if the stamps surely do not show it."""
+    claim = next((one for one in judged.effects if one.replicates.domain in (Domain.TIME, Domain.BUSY)), None)
     by_cupti = all(row.provenance.instrument == "cupti" for row in judged.case.rows)
-    counted = judged.primary is not None and judged.primary.seen.kind == "cycles"
+    counted = judged.primary is not None and judged.primary.replicates.kind == "cycles"
     suspect = judged.verdict in CHANGED or judged.reason is Reason.TIME_ONLY
     if not suspect or claim is None or not claim.significant or counted or not by_cupti:
         return judged
-    seen = effects.stamped_replicates(judged.case.before, judged.case.after, paired=paired)
-    if seen is None:
+    stamped = effects.stamped_replicates(judged.case.before, judged.case.after, paired=paired)
+    if stamped is None:
         return judged
-    [witness] = effects.effects([seen])
+    [witness] = effects.effects([stamped])
     judged = replace(judged, effects=(*judged.effects, witness))
     if not contradicts(witness, claim):
         return judged
@@ -175,7 +175,7 @@ def _witnessed(judged: Judged, *, paired: bool) -> Judged:
 
 
 def contradicts(witness: Effect, claim: Effect) -> bool:
-    """Whether what a witness shows is nearer to no change than to this one, and that is beyond the noise of both."""
+    """Whether the witness shows less than half of the claimed change, beyond the noise of both."""
     error = math.hypot(witness.error, claim.error)
     beyond_noise = student.t_quantile(effects.RISK, min(witness.noise.df, claim.noise.df)) * error
     sign = math.copysign(1.0, claim.change)
@@ -187,7 +187,7 @@ def contradicts(witness: Effect, claim: Effect) -> bool:
 
 
 def _by_one_alone(sound: Sequence[Judged], rules: Rules) -> dict[str, Judged]:
-    name, known = str(rules.quantity), {name: one for one in rules.quantities for name in one.names}
-    if name not in known:
-        raise FlashinferPerfError(f"nothing is judged by {name}: {unknown(name, known)}")
-    return {one.name: known[name].alone(one, name, len(sound)) for one in sound}
+    name, by_name = str(rules.quantity), {name: one for one in rules.quantities for name in one.names}
+    if name not in by_name:
+        raise FlashinferPerfError(f"nothing is judged by {name}: {unknown(name, by_name)}")
+    return {one.name: by_name[name].alone(one, name, len(sound)) for one in sound}

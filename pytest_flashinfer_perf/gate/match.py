@@ -85,14 +85,14 @@ OF_A_TEST = {one.value: one for one in (Reason.FAILED, Reason.SKIPPED, Reason.XF
 class ComparedCase:
     """The rows of one case on both sides. If paired, the n-th of both sides belong together.
 
-    `torn`: one side of a pair lacks the case. A case that failed, and that neither side measured, has no rows.
-    `left_out`: so many rows, or pairs of rows, are not here since a busy machine measured them.
+    `incomplete_pair`: one side of a pair lacks the case. `left_out`: so many rows, or pairs, are not here since a busy
+    machine measured them. A case that failed, and that neither side measured, has no rows.
     """
 
     name: str
     base: tuple[RunRow, ...]
     head: tuple[RunRow, ...]
-    torn: bool = False
+    incomplete_pair: bool = False
     left_out: int = 0
 
     @property
@@ -118,19 +118,19 @@ def cases(base: Sequence[Run], head: Sequence[Run], *, paired: bool) -> list[Com
     """Every case that a run of either side measured, then those that failed in head and were measured nowhere."""
     names = dict.fromkeys(name for run in (*base, *head) for name in run.by_case)
     measured = [_case(name, base, head, paired=paired) for name in names]
-    known = {name for case in measured for name in case.names}
-    failed = dict.fromkeys(name for run in head for name in run.failed if name not in known)
+    listed = {name for case in measured for name in case.names}
+    failed = dict.fromkeys(name for run in head for name in run.failed if name not in listed)
     return [*measured, *(ComparedCase(name, (), ()) for name in failed)]
 
 
 def _case(name: str, base: Sequence[Run], head: Sequence[Run], *, paired: bool) -> ComparedCase:
-    """Of pairs only the whole ones, if there is one."""
+    """Collect the rows of one case; of pairs only the complete ones, if there are any."""
     pairs = list(zip(base, head, strict=True)) if paired else []
     whole = [pair for pair in pairs if all(name in run.by_case for run in pair)]
-    torn = bool(whole) and any((name in b.by_case) != (name in h.by_case) for b, h in pairs)
+    incomplete_pair = bool(whole) and any((name in b.by_case) != (name in h.by_case) for b, h in pairs)
     sides = zip(*whole, strict=True) if whole else (base, head)
     before, after = (tuple((run, run.by_case[name]) for run in side if name in run.by_case) for side in sides)
-    return ComparedCase(name, before, after, torn)
+    return ComparedCase(name, before, after, incomplete_pair)
 
 
 @dataclass(frozen=True)
@@ -146,9 +146,9 @@ def trouble(
     case: ComparedCase, base: Sequence[Run], head: Sequence[Run], *, same_library: bool, allowed: frozenset[str]
 ) -> Trouble | None:
     """The first trouble of a case: those that cannot be allowed come before the others."""
-    found = next(_troubles(case, base, head), None)
-    if found or not case.base:
-        return found
+    first = next(_troubles(case, base, head), None)
+    if first or not case.base:
+        return first
     unlike = [d for d in differences(case, same_library=same_library) if d.facet.reason not in allowed]
     return Trouble(unlike[0].facet.reason, "; ".join(d.sentence for d in unlike)) if unlike else None
 
@@ -156,9 +156,9 @@ def trouble(
 def failures(run: Run) -> Iterator[tuple[ComparedCase, Trouble]]:
     """The cases of a run that failed or had a wrong answer."""
     for case in cases([], [run], paired=False):
-        found = trouble(case, [], [run], same_library=False, allowed=frozenset())
-        if found and found.reason in NEVER_ALLOWED:
-            yield case, found
+        reason = trouble(case, [], [run], same_library=False, allowed=frozenset())
+        if reason and reason.reason in NEVER_ALLOWED:
+            yield case, reason
 
 
 def _troubles(case: ComparedCase, base: Sequence[Run], head: Sequence[Run]) -> Iterator[Trouble]:
@@ -166,10 +166,10 @@ def _troubles(case: ComparedCase, base: Sequence[Run], head: Sequence[Run]) -> I
     yield from _wrong_answers(case, head)
     if case.base and not case.head:
         yield _missing(case, head)
-    for side, seen in (("this run", case.head), ("the baseline", case.base)):
-        for run, row in seen:
+    for side, rows in (("this run", case.head), ("the baseline", case.base)):
+        for run, row in rows:
             yield from (Trouble(reason, f"{run.source}: {fault} {side}") for reason, fault in _faults(run, row))
-    if case.torn:
+    if case.incomplete_pair:
         yield Trouble(Reason.TORN, "one side of a pair of processes measured it, the other did not")
 
 
@@ -190,7 +190,7 @@ def _failure(run: Run, case: ComparedCase) -> Unmeasured | None:
 
 
 def _wrong_answers(case: ComparedCase, head: Sequence[Run]) -> Iterator[Trouble]:
-    """In a process without a partner too."""
+    """Report wrong answers, also of a process without a partner."""
     before = ", and in the baseline" if any(row.is_wrong for row in case.before) else ""
     for run in head:
         if case.name in run.by_case and run.by_case[case.name].is_wrong:
@@ -292,10 +292,10 @@ def allowed(text: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def is_admitted(found: Trouble, names: frozenset[str]) -> bool:
+def is_admitted(trouble: Trouble, names: frozenset[str]) -> bool:
     """Whether `--perf-gate-allow` names this trouble, or all of its kind."""
-    kind = "missing" if found.missing else "invalid"
-    return found.reason not in NEVER_ALLOWED and not names.isdisjoint({found.reason.value, kind})
+    kind = "missing" if trouble.missing else "invalid"
+    return trouble.reason not in NEVER_ALLOWED and not names.isdisjoint({trouble.reason.value, kind})
 
 
 @dataclass(frozen=True)
@@ -317,9 +317,9 @@ class Difference:
 
 def differences(case: ComparedCase, *, same_library: bool) -> list[Difference]:
     """Facets that differ between the sides, or within one of them."""
-    asked = (*FACETS, LIBRARY) if same_library else FACETS
-    seen = (Difference(facet, _values(facet, case.base), _values(facet, case.head)) for facet in asked)
-    return [one for one in seen if len({*one.base, *one.head}) > 1]
+    facets = (*FACETS, LIBRARY) if same_library else FACETS
+    all_facets = (Difference(facet, _values(facet, case.base), _values(facet, case.head)) for facet in facets)
+    return [one for one in all_facets if len({*one.base, *one.head}) > 1]
 
 
 def _values(facet: Facet, rows: Iterable[RunRow]) -> tuple[Any, ...]:
@@ -328,7 +328,7 @@ def _values(facet: Facet, rows: Iterable[RunRow]) -> tuple[Any, ...]:
 
 
 def changed_libraries(base: Iterable[Run], head: Iterable[Run]) -> list[str]:
-    """Not refused unless it is asked for: an upgrade is what many comparisons are made for."""
+    """Name libraries that changed, which is refused only on request: many comparisons are made for an upgrade."""
     before, after = _versions(base), _versions(head)
     return [
         f"{name} {before[name]} -> {after[name]}" for name in before if name in after and before[name] != after[name]
@@ -336,9 +336,9 @@ def changed_libraries(base: Iterable[Run], head: Iterable[Run]) -> list[str]:
 
 
 def _versions(runs: Iterable[Run]) -> dict[str, str]:
-    seen: dict[str, dict[str, None]] = {}
+    by_name: dict[str, dict[str, None]] = {}
     for run in runs:
         for name, version in run.libraries.items():
             if version is not None:
-                seen.setdefault(name, {})[str(version)] = None
-    return {name: " and ".join(versions) for name, versions in seen.items()}
+                by_name.setdefault(name, {})[str(version)] = None
+    return {name: " and ".join(versions) for name, versions in by_name.items()}

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_flashinfer_perf.gate import calm, effects
-from pytest_flashinfer_perf.gate.decision import decide, settled
+from pytest_flashinfer_perf.gate import busy_machine, effects
+from pytest_flashinfer_perf.gate.decision import decide, with_decision
 from pytest_flashinfer_perf.gate.effects import Effect, Replicates
 from pytest_flashinfer_perf.gate.match import ComparedCase, Reason
 from pytest_flashinfer_perf.gate.noise import ASSUMED_DF, Noise
@@ -39,18 +39,18 @@ class OtherTime:
     def replicates(self, before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None:
         """The figure in both sides' rows; None where a row lacks it."""
         both = (*before, *after)
-        seen = tuple(value for row in both if (value := self.of(row)))
-        if len(seen) < len(both):
+        values = tuple(value for row in both if (value := self.of(row)))
+        if len(values) < len(both):
             return None
-        return Replicates(self.name, self.name, seen[: len(before)], seen[len(before) :], paired)
+        return Replicates(self.name, self.name, values[: len(before)], values[len(before) :], paired)
 
     def effects(self, sound: Sequence[Judged], *, paired: bool) -> dict[str, Effect]:
-        """Of each case whose rows have it. Quiet cases say little of one that is not, so the noise is that expected."""
-        seen = {one.name: self.replicates(one.case.before, one.case.after, paired=paired) for one in sound}
-        known = {name: one for name, one in seen.items() if one}
+        """Give the effect on each case whose rows have the figure; cases differ, so each has the expected noise."""
+        of_cases = {one.name: self.replicates(one.case.before, one.case.after, paired=paired) for one in sound}
+        measured = {name: one for name, one in of_cases.items() if one}
         expected = Noise(self.noise**2, ASSUMED_DF, "other hosts")
-        made = effects.marked(effects.effects(list(known.values()), expected))
-        return dict(zip(known, made, strict=True))
+        results = effects.with_significance(effects.effects(list(measured.values()), expected))
+        return dict(zip(measured, results, strict=True))
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Quantity:
     slower: str = ""
     where: str = ""  # a case is slower by these figures alone, as `on the host`
     figures: tuple[OtherTime, ...] = ()
-    contention: Callable[[Row], Contention | None] = calm.of_calls
+    contention: Callable[[Row], Contention | None] = busy_machine.contention_of_calls
     broken: Callable[[ComparedCase, Any], Iterable[Broken]] = lambda _case, _limits: ()
     remarks: Callable[[ComparedCase], Iterable[str]] = lambda _case: ()
 
@@ -75,24 +75,24 @@ class Quantity:
         return tuple(figure.name for figure in self.figures)
 
     def judged(self, sound: Sequence[Judged], rules: Rules) -> dict[str, Judged]:
-        """The cases whose rows have a figure, judged by each in turn."""
+        """Judge the cases whose rows have a figure, by each in turn."""
         by_figure = {figure: figure.effects(sound, paired=rules.paired) for figure in self.figures}
         cases = len({name for of_figure in by_figure.values() for name in of_figure})
-        judged = {one.name: replace(one, beside=(*one.beside, *self.remarks(one.case))) for one in sound}
+        judged = {one.name: replace(one, remarks=(*one.remarks, *self.remarks(one.case))) for one in sound}
         for figure, of_figure in by_figure.items():
-            judged |= {name: self._held(judged[name], figure, effect, cases) for name, effect in of_figure.items()}
+            judged |= {name: self._judge(judged[name], figure, effect, cases) for name, effect in of_figure.items()}
         return judged
 
-    def _held(self, judged: Judged, figure: OtherTime, effect: Effect, cases: int) -> Judged:
-        """The verdict that people want to read first is the case's, whichever quantity it is of."""
-        asked = judged.asked.others.get(self.slower)
+    def _judge(self, judged: Judged, figure: OtherTime, effect: Effect, cases: int) -> Judged:
+        """Judge a case by this figure; the case keeps the verdict that people want to read first."""
+        limit = judged.limits.others.get(self.slower)
         shown = replace(judged, effects=(*judged.effects, effect))
-        if asked is None:
+        if limit is None:
             return shown
-        threshold = math.log1p(asked)
-        by_figure = self._by(judged, figure, effect, threshold, cases)
+        threshold = math.log1p(limit)
+        by_figure = self._decide(judged, figure, effect, threshold, cases)
         first = by_figure.verdict.rank < judged.verdict.rank
-        return replace(by_figure if first else shown, held_too=(*judged.held_too, (effect, threshold)))
+        return replace(by_figure if first else shown, other_thresholds=(*judged.other_thresholds, (effect, threshold)))
 
     def alone(self, judged: Judged, name: str, cases: int) -> Judged:
         """The case judged by the figure of this name, whatever became of the others."""
@@ -103,15 +103,15 @@ class Quantity:
             invalid = replace(judged, verdict=Verdict.INVALID, reason=Reason.NO_FIGURE, sentence=sentence)
             return replace(invalid, effects=(), threshold=None)
         others = tuple(one for one in judged.effects if one is not effect)
-        threshold = math.log1p(judged.asked.others.get(self.slower, ALONE))
-        return self._by(replace(judged, effects=others, held_too=()), figure, effect, threshold, cases)
+        threshold = math.log1p(judged.limits.others.get(self.slower, ALONE))
+        return self._decide(replace(judged, effects=others, other_thresholds=()), figure, effect, threshold, cases)
 
-    def _by(self, judged: Judged, figure: OtherTime, effect: Effect, threshold: float, cases: int) -> Judged:
-        verdict, reason, sentence = decide([effect], threshold, calm.busy(judged.case, self.contention))
+    def _decide(self, judged: Judged, figure: OtherTime, effect: Effect, threshold: float, cases: int) -> Judged:
+        verdict, reason, sentence = decide([effect], threshold, busy_machine.busy_reason(judged.case, self.contention))
         if verdict in CHANGED:
             there = f" {self.where} alone" if judged.verdict in (Verdict.SAME, Verdict.FASTER) else ""
             reason = f"{reason}-{figure.name}"
             sentence = f"{verdict.value.lower()}{there}: {figure.what} changed by more than {self.slower}"
         else:
             sentence = f"{figure.what}: {sentence}"
-        return settled(judged, (verdict, reason, sentence), (effect, *judged.effects), threshold, cases)
+        return with_decision(judged, (verdict, reason, sentence), (effect, *judged.effects), threshold, cases)

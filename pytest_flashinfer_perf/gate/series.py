@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from pytest_flashinfer_perf.gate import calm, figures, match, noise, student
+from pytest_flashinfer_perf.gate import busy_machine, figures, match, noise, student
 from pytest_flashinfer_perf.gate.effects import RISK, Domain, Effect, Replicates
 from pytest_flashinfer_perf.gate.match import FACETS, Reason
 from pytest_flashinfer_perf.gate.noise import Noise
@@ -16,17 +16,17 @@ from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import Run
 from pytest_flashinfer_perf.rows.scatter import is_measured
 
-ALIKE = (Reason.INSTRUMENT, Reason.COLD_L2, Reason.CUDA_GRAPH, Reason.CONDITIONS)
+FACETS_OF_A_SERIES = (Reason.INSTRUMENT, Reason.COLD_L2, Reason.CUDA_GRAPH, Reason.CONDITIONS)
 
 
 def counts(row: Row) -> bool:
     """Whether a level may be made of it: its time is that of the work, on a machine that was not busy."""
-    return is_measured(row.median) and row.is_sound and not calm.is_busy(row)
+    return is_measured(row.median) and row.is_sound and not busy_machine.is_busy(row)
 
 
 def conditions(run: Run, row: Row) -> list[str]:
-    """How it was measured: rows of a case that differ in it are of different series."""
-    return [str(facet.of(run, row)) for facet in FACETS if facet.reason in ALIKE]
+    """Say how the row was measured: rows of a case that differ in it belong to different series."""
+    return [str(facet.of(run, row)) for facet in FACETS if facet.reason in FACETS_OF_A_SERIES]
 
 
 def failures(run: Run) -> Iterator[tuple[str, str]]:
@@ -36,7 +36,7 @@ def failures(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def figures_of(row: Row) -> dict[str, float | None]:
-    """Its time, and by what it is judged instead: busy time where the host makes the gaps, cycles where SMs pace it."""
+    """Give its time and what is judged instead: busy time where the host makes the gaps, cycles where SMs pace it."""
     paced = figures.paced_by_sms(row) and figures.is_long(row)
     return {
         Domain.TIME.value: row.median,
@@ -46,19 +46,19 @@ def figures_of(row: Row) -> dict[str, float | None]:
 
 
 def compared_by(rows: Sequence[Row], domain: str) -> list[float]:
-    """What processes are compared by in this domain."""
-    of = {Domain.CYCLES.value: figures.cycles_alike, Domain.GAPS.value: figures.beside_the_first}
+    """Give the figure of each row that this domain compares."""
+    of = {Domain.CYCLES.value: figures.cycles_alike, Domain.GAPS.value: figures.gaps_plus_first_kernel_time}
     return [one.value for one in of.get(domain, figures.kernel_times)(rows)]
 
 
 def deviation(rows: Sequence[Row], domain: str) -> float:
     """The standard deviation between these processes, of logarithms of what is compared in this domain."""
-    known = compared_by(rows, domain) or compared_by(rows, Domain.TIME)  # some of these rows may lack the former
-    return math.sqrt(noise.variance(list(map(math.log, known))))
+    values = compared_by(rows, domain) or compared_by(rows, Domain.TIME)  # some of these rows may lack the former
+    return math.sqrt(noise.variance(list(map(math.log, values))))
 
 
 def at_most(share: float, trials: int) -> float:
-    """What is seen in this share of independent trials happens in no larger one, with the confidence of verdicts."""
+    """Give the upper bound of a share that was observed in so many trials, with the confidence of verdicts."""
     return student.upper_share(share, trials, RISK) if trials else 1.0
 
 

@@ -110,9 +110,9 @@ class Thresholds(Globs):
         return self.named(glob_names(row))
 
     def named(self, names: Sequence[str]) -> Threshold:
-        asked = self.limits(names)
-        others = {name: value for name, value in asked.items() if name not in OWN}
-        return Threshold(**{name: value for name, value in asked.items() if name in OWN}, others=others)
+        limits_of_names = self.limits(names)
+        others = {name: value for name, value in limits_of_names.items() if name not in OWN}
+        return Threshold(**{name: value for name, value in limits_of_names.items() if name in OWN}, others=others)
 
     def idle(self, rows: Iterable[Row]) -> list[str]:
         return self.without_match([name for row in rows for name in glob_names(row)])
@@ -133,8 +133,8 @@ def _fits(glob: str, names: Sequence[str]) -> bool:
 
 
 def _made(kind: type[T], limits: Mapping[str, Any]) -> T:
-    known: Any = kind
-    return kind(**{one.name: limits[one.name] for one in fields(known) if one.name in limits})
+    dataclass_type: Any = kind
+    return kind(**{one.name: limits[one.name] for one in fields(dataclass_type) if one.name in limits})
 
 
 def readers(kind: type) -> dict[str, Reader]:
@@ -153,10 +153,10 @@ def read(project: ProjectFile, declared: Iterable[type] = ()) -> Thresholds:
 
 def entries(project: ProjectFile, section: str, declared: Iterable[type]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each glob of a section with its limits, read as they are declared."""
-    known = {name: reader for kind in declared for name, reader in readers(kind).items()}
-    for glob, entry in project.section(section, known).items():
+    by_name = {name: reader for kind in declared for name, reader in readers(kind).items()}
+    for glob, entry in project.section(section, by_name).items():
         where = project.where(section, glob)
-        yield glob, {name: known[name](value, f"{where}: {name}") for name, value in entry.items()}
+        yield glob, {name: by_name[name](value, f"{where}: {name}") for name, value in entry.items()}
 
 
 # Limits without a baseline: rates to reach, a limit relative to another backend.
@@ -170,36 +170,36 @@ class Broken:
     unknown: bool = False
 
 
-def broken(case: ComparedCase, asked: Threshold) -> list[Broken]:
-    rival = _row_of_rival(case, asked.max_vs_backend) if asked.max_vs_backend else ()
-    return [*_rates(case, asked), *rival]
+def broken(case: ComparedCase, limits: Threshold) -> list[Broken]:
+    rival = _row_of_rival(case, limits.max_vs_backend) if limits.max_vs_backend else ()
+    return [*_rates(case, limits), *rival]
 
 
-def _rates(case: ComparedCase, asked: Threshold) -> Iterator[Broken]:
+def _rates(case: ComparedCase, limits: Threshold) -> Iterator[Broken]:
     for name in ("tflops", "sol_pct"):
-        least = getattr(asked, f"min_{name}")
+        least = getattr(limits, f"min_{name}")
         reached = [getattr(row.throughput, name) for row in case.after]
-        known = [float(value) for value in reached if value is not None]
+        values = [float(value) for value in reached if value is not None]
         if least is None:
             continue
-        if len(known) < len(reached):
+        if len(values) < len(reached):
             yield Broken(f"min_{name} = {least:g}: its rows have no {name}", unknown=True)
-        elif statistics.median(known) < least:
-            yield Broken(f"min_{name} = {least:g}: it reaches {statistics.median(known):.4g}")
+        elif statistics.median(values) < least:
+            yield Broken(f"min_{name} = {least:g}: it reaches {statistics.median(values):.4g}")
 
 
 def _row_of_rival(case: ComparedCase, rival: Rival) -> Iterator[Broken]:
     """Compare with the other backend in the same processes; a ratio must be above the limit with confidence."""
-    asked = f"max_vs_backend = {rival.ratio:g} of {rival.backend}"
+    limit = f"max_vs_backend = {rival.ratio:g} of {rival.backend}"
     if case.after[0].identity.backend == rival.backend:
         return
     pairs = [(other, row) for run, row in case.head if (other := _of_backend(rival.backend, row, run.rows))]
     if not pairs:
-        yield Broken(f"{asked}: this run has no case of that backend with its shape", unknown=True)
+        yield Broken(f"{limit}: this run has no case of that backend with its shape", unknown=True)
         return
     [effect] = effects.effects([_beside(pairs)])
     if effect.bound(-1) > math.log(rival.ratio):
-        yield Broken(f"{asked}: it takes {math.exp(effect.change):.3f} of its {effect.seen.domain}")
+        yield Broken(f"{limit}: it takes {math.exp(effect.change):.3f} of its {effect.replicates.domain}")
 
 
 def _of_backend(backend: str, row: Row, rows: Iterable[Row]) -> Row | None:

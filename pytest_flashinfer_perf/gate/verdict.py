@@ -58,7 +58,7 @@ class Rules:
     strict: bool = False
     paired: bool = False
     quantity: str | None = None
-    quantities: tuple[JudgedBeside, ...] = ()
+    quantities: tuple[JudgedQuantity, ...] = ()
     sums: tuple[Summing, ...] = ()
     sections: Mapping[str, Globs] = field(default_factory=dict)  # of the sums
 
@@ -69,22 +69,22 @@ class Judged:
 
     `threshold` and `detectable` are logarithms of ratios: the least change that counts, the least slowdown that is
     found 95 times in 100.
-    The first of `effects` decided the verdict; those that it is `held_too` come with their thresholds. `beside` is what
-    extensions remark on it.
+    The first of `effects` decided the verdict; `other_thresholds` are those of further effects. `remarks` are what
+    extensions say of it.
     """
 
     case: ComparedCase
     verdict: Verdict
     reason: str
     sentence: str
-    asked: Threshold
+    limits: Threshold
     threshold: float | None = None
     effects: tuple[Effect, ...] = ()
     detectable: float | None = None
     broken: tuple[Broken, ...] = ()
     admitted: bool = False
-    held_too: tuple[tuple[Effect, float], ...] = ()
-    beside: tuple[str, ...] = ()
+    other_thresholds: tuple[tuple[Effect, float], ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -99,7 +99,7 @@ class Judged:
         return abs(self.primary.change) if self.primary else 0.0
 
     def effect_in(self, domain: str) -> Effect | None:
-        return next((effect for effect in self.effects if effect.seen.domain == domain), None)
+        return next((effect for effect in self.effects if effect.replicates.domain == domain), None)
 
     @property
     def compared(self) -> bool:
@@ -121,7 +121,7 @@ class ComparedFigure(Protocol):
     def replicates(self, before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None: ...
 
 
-class JudgedBeside(Protocol):
+class JudgedQuantity(Protocol):
     """A quantity of an extension (`quantity.py`)."""
 
     @property

@@ -37,18 +37,18 @@ def times(judged: Judged) -> str:
     sides: Sequence[Sequence[float]] = [
         [row.median for row in rows] for rows in (judged.case.before, judged.case.after)
     ]
-    if judged.primary and not isinstance(judged.primary.seen.domain, Domain):
-        sides = (judged.primary.seen.before, judged.primary.seen.after)
+    if judged.primary and not isinstance(judged.primary.replicates.domain, Domain):
+        sides = (judged.primary.replicates.before, judged.primary.replicates.after)
     return " -> ".join(duration(statistics.median(side)) if side else "-" for side in sides)
 
 
 def changes(judged: Judged) -> str:
     """The change in each domain; the domain that decides comes first."""
-    return ", ".join(f"{effect.seen.domain} {percent(effect.change)}" for effect in judged.effects)
+    return ", ".join(f"{effect.replicates.domain} {percent(effect.change)}" for effect in judged.effects)
 
 
-def sure(judged: Judged, effect: Effect) -> str:
-    """A confidence bound of a found change, or both bounds if none was found."""
+def confidence(judged: Judged, effect: Effect) -> str:
+    """Give the confidence bound of a change, or both bounds if there is no significant one."""
     if judged.verdict in (Verdict.SLOWER, Verdict.FASTER):
         return f"at least {percent(effect.bound(-effect.significant))} (95 % confidence)"
     return f"likely between {percent(effect.bound(-1))} and {percent(effect.bound(1))}"
@@ -58,8 +58,8 @@ def detectable(judged: Judged) -> str:
     """The smallest slowdown that this comparison would surely have found."""
     if judged.detectable is None:
         return ""
-    known = judged.detectable < math.log(2)
-    return f"detects from {percent(judged.detectable)}" if known else "detects only above +100 %"
+    is_bounded = judged.detectable < math.log(2)
+    return f"detects from {percent(judged.detectable)}" if is_bounded else "detects only above +100 %"
 
 
 # Remarks beside a verdict: what else changed with the case.
@@ -74,7 +74,7 @@ def remarks(judged: Judged) -> Iterator[str]:
     yield from _implementation(judged.case)
     yield from _gaps(judged)
     if judged.verdict in (Verdict.SLOWER, Verdict.FASTER, Verdict.AMBIGUOUS):
-        yield from judged.beside
+        yield from judged.remarks
         yield from _kernels(judged.case)
         yield from _clock(judged.case)
     noisy = [row for row in judged.case.after if row.status == "noisy"]
@@ -86,7 +86,7 @@ def remarks(judged: Judged) -> Iterator[str]:
 
 
 def _gaps(judged: Judged) -> Iterator[str]:
-    """Gaps between kernels that make the call longer or shorter by more than its threshold, and whose they are."""
+    """Name a change of gaps that alone is beyond the threshold, and whether the host makes them."""
     effect = judged.effect_in(Domain.GAPS)
     if effect is None or judged.threshold is None or abs(effect.change) <= judged.threshold:
         return
@@ -110,11 +110,11 @@ def _implementation(case: ComparedCase) -> Iterator[str]:
 
 
 def _implementations(rows: Sequence[Row]) -> tuple[str, ...] | None:
-    """Those that the rows of one side ran, None if that is not known of all of them."""
-    known = [row.trace.kernels for row in rows]
-    if not known or None in known:
+    """Name the implementations that the rows of one side ran; None if a row does not say."""
+    kernel_lists = [row.trace.kernels for row in rows]
+    if not kernel_lists or None in kernel_lists:
         return None
-    return implementations.of_kernels(kernel for kernels in known for kernel in kernels or ())
+    return implementations.of_kernels(kernel for kernels in kernel_lists for kernel in kernels or ())
 
 
 def _lacking(rows: Sequence[Row], names: Sequence[str]) -> Iterator[str]:
@@ -174,9 +174,9 @@ def headline(judgement: Judgement) -> str:
     """How many of the cases could be judged, where some could not, the verdicts, and what they mean together."""
     counts = judgement.counts
     verdicts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
-    decided, asked = judgement.decided, len(judgement.cases) - counts[Verdict.NEW]
-    judged = f"{decided} of {asked} judged, " if decided < asked else ""
-    nothing = asked and not decided and judgement.exit_code == COULD_NOT_JUDGE
+    decided, expected = judgement.decided, len(judgement.cases) - counts[Verdict.NEW]
+    judged = f"{decided} of {expected} judged, " if decided < expected else ""
+    nothing = expected and not decided and judgement.exit_code == COULD_NOT_JUDGE
     return f"{judged}{verdicts or 'no case'}: {NOTHING if nothing else MEANS[judgement.exit_code]}"
 
 
@@ -226,7 +226,7 @@ def _moved(cases: Iterable[Judged]) -> Iterator[str]:
 
 
 def _without_folder(name: str) -> tuple[str, str] | None:
-    """Nothing of a name that is not a test's: such cases are matched wherever they lie."""
+    """Split a test's name from its folder; None for other names, which are matched wherever they lie."""
     path, colons, test = name.partition("::")
     return (path.rpartition("/")[2], test) if colons else None
 
@@ -317,18 +317,18 @@ def _why(judged: Judged) -> str:
 
 
 def _brief(judged: Judged) -> Iterator[str]:
-    seen = f"{percent(judged.primary.change)}, {detectable(judged)}" if judged.primary else ""
+    change = f"{percent(judged.primary.change)}, {detectable(judged)}" if judged.primary else ""
     name = f"  {judged.name}"
-    if len(name) + len(seen) + 2 > width():
+    if len(name) + len(change) + 2 > width():
         yield name
         name = ""
-    yield f"{name}{seen:>{width() - len(name)}}"
+    yield f"{name}{change:>{width() - len(name)}}"
 
 
 def _case(judged: Judged) -> Iterator[str]:
     yield f"  {judged.name}"
     if judged.primary:
         yield from indented(f"{times(judged)}: {changes(judged)}", 6)
-        yield from indented(f"{sure(judged, judged.primary)}, {detectable(judged)}", 6)
+        yield from indented(f"{confidence(judged, judged.primary)}, {detectable(judged)}", 6)
     for line in (_why(judged), *remarks(judged)):
         yield from indented(line, 6)

@@ -54,7 +54,7 @@ def _by_markers(node: Any, settings: Settings) -> Measuring:
 
 def _roofs(measured: Measurement) -> Mapping[str, Roof]:
     """Those of the device, where the row is held against these."""
-    return {} if measured.timing.seen.roof else peaks.roofs(measured.device)
+    return {} if measured.timing.observations.roof else peaks.roofs(measured.device)
 
 
 def given(request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Perf]:

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.gate import confirmation, match, words
-from pytest_flashinfer_perf.gate.confirmation import Again, confirm
+from pytest_flashinfer_perf.gate.confirmation import Remeasured, confirm
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judged, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.launch import processes
@@ -58,7 +58,7 @@ class Gate:
     parts: Callable[[], Mapping[str, Any]]  # of this run, which extensions add
     base: list[Run] = field(default_factory=list)
     rows: dict[str, Row] = field(default_factory=dict)
-    again: dict[str, Again | None] = field(default_factory=dict)
+    again: dict[str, Remeasured | None] = field(default_factory=dict)
     not_again: str = ""
     unmeasured: dict[str, list[Unmeasured]] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
@@ -117,7 +117,7 @@ class Gate:
                 tests = [judged.case.after[0].fullname for judged in suspects]
                 return judge(self.base, [measured(self.config, tests, Path(folder, str(nth)))], self.rules)
 
-            self.again = confirmation.measured_again(self.judgement.having(Verdict.SLOWER), measure)
+            self.again = confirmation.remeasure(self.judgement.having(Verdict.SLOWER), measure)
 
     @functools.cached_property
     def judgement(self) -> Judgement:

@@ -52,7 +52,7 @@ def gate(machine: Machine, planted: float, processes: int = 1) -> Judgement:
     def measure(_nth: int, suspects: Sequence[Judged]) -> Judgement:
         return judge(base, [machine.run(planted, [suspect.name for suspect in suspects])], Rules())
 
-    return confirmation.confirm(judgement, confirmation.measured_again(judgement.having(Verdict.SLOWER), measure))
+    return confirmation.confirm(judgement, confirmation.remeasure(judgement.having(Verdict.SLOWER), measure))
 
 
 def five_a_side(machine: Machine, planted: float) -> Judgement:

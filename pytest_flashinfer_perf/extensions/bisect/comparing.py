@@ -71,15 +71,17 @@ class Times:
         change = self.sign * judged.primary.change
         sure = self.sign * judged.primary.bound(-1) if answer is PointVerdict.CHANGED else None
         shown = replace(judged, case=case, effects=tuple(map(self._in_order, judged.effects)))
-        sentence = f"{words.times(shown)}: {judged.primary.seen.domain} {words.percent(change)}"
+        sentence = f"{words.times(shown)}: {judged.primary.replicates.domain} {words.percent(change)}"
         if answer is PointVerdict.SKIP:
             sentence = f"{sentence}; {judged.verdict.value}: {judged.reason}: {judged.sentence}"
         return CaseFinding(answer, sentence, test, change, sure, judged.threshold, tuple(_others(shown)))
 
     def _in_order(self, effect: effects.Effect) -> effects.Effect:
         """The effect with the older point's values before the newer one's."""
-        seen = effect.seen
-        return effect if self.sign == 1 else replace(effect, seen=replace(seen, before=seen.after, after=seen.before))
+        if self.sign == 1:
+            return effect
+        sides = effect.replicates
+        return replace(effect, replicates=replace(sides, before=sides.after, after=sides.before))
 
 
 def _others(judged: verdict.Judged) -> Iterable[str]:

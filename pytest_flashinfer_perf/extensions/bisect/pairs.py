@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pytest_flashinfer_perf.api import Run, effects, judge, match, verdict
 from pytest_flashinfer_perf.gate import confirmation
-from pytest_flashinfer_perf.gate.confirmation import Again, confirm
+from pytest_flashinfer_perf.gate.confirmation import Remeasured, confirm
 
 FEWEST = 3  # pairs before anything is certain
 CERTAIN = 0.001  # the risk at which SAME needs no more pairs
@@ -69,14 +69,14 @@ class PairPlan:
             return done < first + more and made < self.most + more
         return judged.reason in HELPED_BY_MORE and made < self.most
 
-    def _again(self, judgement: verdict.Judgement) -> dict[str, Again]:
+    def _again(self, judgement: verdict.Judgement) -> dict[str, Remeasured]:
         """The change in the pairs that came after the suspicion."""
         return {judged.name: self._since_suspected(judged) for judged in judgement.having(verdict.Verdict.SLOWER)}
 
-    def _since_suspected(self, judged: verdict.Judged) -> Again:
-        changes = judged.effects[0].seen.changes
+    def _since_suspected(self, judged: verdict.Judged) -> Remeasured:
+        changes = judged.effects[0].replicates.changes
         since = changes[self.suspected.get(judged.name, len(changes)) :]
-        return Again(since, "this machine was busy" if judged.case.left_out else "")
+        return Remeasured(since, "this machine was busy" if judged.case.left_out else "")
 
 
 def _certain(judged: verdict.Judged, cases: int) -> bool:
@@ -87,5 +87,5 @@ def _certain(judged: verdict.Judged, cases: int) -> bool:
         return primary.p(primary.significant) <= q / cases / LOOKS
     if judged.verdict is not verdict.Verdict.SAME or judged.threshold is None:
         return False
-    held = ((primary, judged.threshold), *judged.held_too)
+    held = ((primary, judged.threshold), *judged.other_thresholds)
     return all(max(one.bound(1, CERTAIN), -one.bound(-1, CERTAIN)) < threshold for one, threshold in held)

@@ -151,7 +151,7 @@ def _case(judged: verdict.Judged) -> ToldCase:
         change=words.changes(judged),
         detects=words.detectable(judged),
         bound=judged.case.rows[0].throughput.bound if judged.case.rows else None,
-        judged_in=str(judged.primary.seen.domain) if judged.primary else None,
+        judged_in=str(judged.primary.replicates.domain) if judged.primary else None,
         threshold=judged.threshold,
         detectable=judged.detectable,
         remarks=tuple(words.remarks(judged)),
@@ -159,7 +159,7 @@ def _case(judged: verdict.Judged) -> ToldCase:
         admitted=judged.admitted,
         before_s=_medians(judged.case.before),
         after_s=_medians(judged.case.after),
-        effects={str(effect.seen.domain): _effect(effect) for effect in judged.effects},
+        effects={str(effect.replicates.domain): _effect(effect) for effect in judged.effects},
     )
 
 
@@ -177,7 +177,7 @@ def _effect(effect: effects.Effect) -> ToldEffect:
         p_slower=effect.p(1),
         p_faster=effect.p(-1),
         significant=effect.significant,
-        before=effect.seen.before,
-        after=effect.seen.after,
+        before=effect.replicates.before,
+        after=effect.replicates.after,
         noise=ToldNoise(effect.noise.sd, effect.noise.df, effect.noise.source),
     )

@@ -109,7 +109,8 @@ def _sentence(judged: verdict.Judged) -> str:
     """One case for people: what, by how much, how sure, and what stands beside it."""
     parts = [judged.sentence]
     if judged.primary:
-        parts = [f"{words.times(judged)}: {words.changes(judged)}", words.sure(judged, judged.primary), judged.sentence]
+        change = f"{words.times(judged)}: {words.changes(judged)}"
+        parts = [change, words.confidence(judged, judged.primary), judged.sentence]
     return "; ".join([*parts, *words.remarks(judged)])
 
 

@@ -54,8 +54,8 @@ class Instructions:
         test = f"{self.test}[{self.number}]"
         how = self.settings.of_test(test, self.settings.measuring.changed_by(asked), once=self.once)
         seen = call(how, self.device, test)
-        untraced = replace(seen.timing.seen, traced={})  # observers have looked at that here
-        _add(ProgramCall(_line(), replace(seen, timing=replace(seen.timing, seen=untraced))))
+        untraced = replace(seen.timing.observations, traced={})  # observers have looked at that here
+        _add(ProgramCall(_line(), replace(seen, timing=replace(seen.timing, observations=untraced))))
         return seen
 
 

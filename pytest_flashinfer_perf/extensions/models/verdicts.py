@@ -100,7 +100,7 @@ def _seconds(rows: Sequence[Row]) -> float | None:
 def _unsure(one: verdict.Judged) -> float | None:
     """How far its time may be off, its gaps included, as a share; None of a case that is not compared."""
     of_time = (effects.Domain.TIME, effects.Domain.BUSY, effects.Domain.GAPS)
-    parts = [effect for effect in one.effects if effect.seen.domain in of_time]
+    parts = [effect for effect in one.effects if effect.replicates.domain in of_time]
     return math.fsum(part.bound(1) - part.change for part in parts) if parts else None
 
 

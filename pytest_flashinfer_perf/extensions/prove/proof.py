@@ -83,7 +83,7 @@ class Proved:
     def threshold(self) -> float:
         """The threshold in force: the project's, or this machine's floor if that is higher."""
         held_to = [judged.threshold for judged in self.identical if judged.threshold is not None]
-        return max(self.identical[0].asked.in_log(self.median), *held_to)
+        return max(self.identical[0].limits.in_log(self.median), *held_to)
 
     @property
     def is_large_enough(self) -> bool:
@@ -97,7 +97,7 @@ class Proved:
     @property
     def observed(self) -> float:
         """The standard deviation between processes, of logarithms."""
-        return series.deviation(self.plain, self.identical[0].effects[0].seen.domain)
+        return series.deviation(self.plain, self.identical[0].effects[0].replicates.domain)
 
     @property
     def predicted(self) -> float:

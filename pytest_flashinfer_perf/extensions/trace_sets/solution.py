@@ -198,7 +198,8 @@ def _possible(timing: core_timing.Timing | None, waited: float, task: Task) -> c
     if total > waited:
         sentence = f"timed calls of {formatting.duration(total)} when all of it took {formatting.duration(waited)}"
         raise ImpossibleTimeError(f"impossible time: {sentence}")
-    return replace(timing, seen=replace(timing.seen, traced={}, parts={}))  # of which a solution says nothing
+    # A solution says nothing of what observers look at.
+    return replace(timing, observations=replace(timing.observations, traced={}, parts={}))
 
 
 def _ended(error: EndedError, task: Task) -> SolutionError:

@@ -101,7 +101,7 @@ class Contestants:
             return None
         own = Noise(seen.variance, seen.df, "rounds")
         blended = self._pool.blended(own.variance, own.df) if self._pool else own
-        unseen = noise.UNSEEN["cycles"] ** 2 + (self.tick_s / seen.before[0]) ** 2
+        unseen = noise.BETWEEN_PROCESSES_SD["cycles"] ** 2 + (self.tick_s / seen.before[0]) ** 2
         rounds = len(seen.before)  # an effect's error becomes less with each of them, and what is unseen does not
         return core_effects.Effect(seen, replace(blended, variance=blended.variance + rounds * unseen))
 

@@ -58,7 +58,7 @@ class Pipe:
 
 @pytest.mark.parametrize(("limit", "status"), [(True, "invalid"), (False, "ok")])
 def test_calls_with_a_roof_of_their_own_are_held_against_that(cpu, limit, status):
-    timing = Timing((2.0,) * 3, "cupti", "rotate", 1, cuda_graph=False, seen=Observations(roof=Pipe(limit)))
+    timing = Timing((2.0,) * 3, "cupti", "rotate", 1, cuda_graph=False, observations=Observations(roof=Pipe(limit)))
     row = row_of(Measurement(timing, cpu, bytes=30.0))
     work = row.throughput
     assert (work.sol_pct, work.bound, work.peaks, row.status) == (150.0, "link", "measured", status)

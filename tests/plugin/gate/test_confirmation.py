@@ -12,7 +12,7 @@ from made import row, run
 from verdicts import rules
 
 from pytest_flashinfer_perf.gate import confirmation
-from pytest_flashinfer_perf.gate.confirmation import Again, confirm, measured_again
+from pytest_flashinfer_perf.gate.confirmation import Remeasured, confirm, remeasure
 from pytest_flashinfer_perf.gate.decision import speeds_sentence, two_speeds
 from pytest_flashinfer_perf.gate.effects import Domain
 from pytest_flashinfer_perf.gate.judge import judge
@@ -34,21 +34,31 @@ def logs(*percents):
     ("again", "verdict", "reason", "sentence"),
     [
         (None, "SLOWER", "slower", "beyond the threshold in time; its process failed"),
-        (Again(logs(49, 30)), "SLOWER", "slower", "beyond the threshold in time; measured again: +49.00 %, +30.00 %"),
-        (Again(logs(0.1, -2)), "AMBIGUOUS", "not-confirmed", "not confirmed, measured again: +0.10 %, -2.00 %"),
+        (
+            Remeasured(logs(49, 30)),
+            "SLOWER",
+            "slower",
+            "beyond the threshold in time; measured again: +49.00 %, +30.00 %",
+        ),
+        (Remeasured(logs(0.1, -2)), "AMBIGUOUS", "not-confirmed", "not confirmed, measured again: +0.10 %, -2.00 %"),
         # The mean of these two is more than four tenths of it.
         (
-            Again(logs(-7.17, 52.69)),
+            Remeasured(logs(-7.17, 52.69)),
             "AMBIGUOUS",
             "two-speeds",
             "not confirmed, two speeds: 96.35 us and 151.3 us; measured again: -7.17 %, +52.69 %",
         ),
-        (Again(logs(50, 49, 0, 51)), "AMBIGUOUS", "two-speeds", "not confirmed, two speeds: 100.0 us and 150.0 us; *"),
+        (
+            Remeasured(logs(50, 49, 0, 51)),
+            "AMBIGUOUS",
+            "two-speeds",
+            "not confirmed, two speeds: 100.0 us and 150.0 us*",
+        ),
         # One of four that misses it by noise, and two of four.
-        (Again(logs(30, 15, 42, 38)), "SLOWER", "slower", "beyond the threshold in time; *"),
-        (Again(logs(30, 15, 42, 12)), "AMBIGUOUS", "not-confirmed", "not confirmed, measured again: *"),
-        (Again((), "busy"), "AMBIGUOUS", "busy", "not confirmed, measured again while busy"),
-        (Again(logs(49), "busy"), "SLOWER", "slower", "beyond the threshold in time; measured again: +49.00 %"),
+        (Remeasured(logs(30, 15, 42, 38)), "SLOWER", "slower", "beyond the threshold in time; *"),
+        (Remeasured(logs(30, 15, 42, 12)), "AMBIGUOUS", "not-confirmed", "not confirmed, measured again: *"),
+        (Remeasured((), "busy"), "AMBIGUOUS", "busy", "not confirmed, measured again while busy"),
+        (Remeasured(logs(49), "busy"), "SLOWER", "slower", "beyond the threshold in time; measured again: +49.00 %"),
     ],
 )
 def test_each_process_has_to_show_the_change(again, verdict, reason, sentence):
@@ -64,7 +74,7 @@ def test_each_process_has_to_show_the_change(again, verdict, reason, sentence):
 
 def test_what_is_no_suspect_is_not_touched():
     judgement = suspected(100.0)
-    assert confirm(judgement, {"a": Again(logs(300, 300))}, "x").cases == judgement.cases
+    assert confirm(judgement, {"a": Remeasured(logs(300, 300))}, "x").cases == judgement.cases
 
 
 @pytest.mark.parametrize(
@@ -91,7 +101,7 @@ def test_more_processes_are_asked_where_these_disagree_and_no_more(later, proces
     base = run(row("a", instrument="wall"), row("b", instrument="wall"))
     head = run(row("a", us=300, instrument="wall"), row("b", us=300, instrument="wall"))
     suspects = judge([base], [head], rules()).having(Verdict.SLOWER)
-    again = measured_again(suspects, measure)
+    again = remeasure(suspects, measure)
     assert [("a" in names) for names in asked] == [True] * processes + [False] * (max(2, processes) - processes)
     assert again["b"].changes == pytest.approx([math.log(1.5)] * 2)
     if None in later:
@@ -186,8 +196,8 @@ def slower(document, by):
 
 def again_with_noise(suspect, rng):
     primary = suspect.primary
-    again = Again()
+    again = Remeasured()
     for nth in range(confirmation.MOST):
         if nth < confirmation.processes(suspect, again):
-            again = Again((*again.changes, primary.change + rng.gauss(0.0, primary.noise.sd)))
+            again = Remeasured((*again.changes, primary.change + rng.gauss(0.0, primary.noise.sd)))
     return again

@@ -63,7 +63,7 @@ def test_gaps_are_shown_beside_the_kernels():
     sides = (split(60, 50, cuda_graph=False), split(73.5, 52.5, cuda_graph=False))
     judgement = judge([run(sides[0])], [run(sides[1])], rules())
     [judged] = judgement.cases
-    assert [effect.seen.domain for effect in judged.effects] == ["busy", "gaps"]
+    assert [effect.replicates.domain for effect in judged.effects] == ["busy", "gaps"]
     assert words.times(judged) == "60.00 us -> 73.50 us", "the whole call is what people see"
     assert words.changes(judged) == "busy +5.00 %, gaps +18.33 %"
     assert "gaps between kernels 10.00 us -> 21.00 us: the host launches them one by one" in [*words.remarks(judged)]

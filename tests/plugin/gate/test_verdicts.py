@@ -64,15 +64,15 @@ def test_a_compute_bound_case_is_judged_in_cycles_and_a_memory_bound_one_in_time
     for bound, domain in (("compute", "cycles"), ("memory", "time")):
         judgement = judge([run(cycles(100, bound=bound))], [run(cycles(110, bound=bound))], rules())
         [judged] = judgement.having(Verdict.SLOWER)
-        assert judged.effects[0].seen.domain == domain
-        assert {effect.seen.domain for effect in judged.effects[:2]} == {"cycles", "time"}
+        assert judged.effects[0].replicates.domain == domain
+        assert {effect.replicates.domain for effect in judged.effects[:2]} == {"cycles", "time"}
 
 
 def test_a_short_compute_bound_kernel_is_judged_in_its_own_cycles():
     """Stamps take as long as the kernel: three percent of it are one and a half of the cycles between them."""
     base, head = ([run(cycles(us)) for us in jittered(us, seed, 1e-4)] for us, seed in ((3.5, 1), (3.605, 2)))
     [judged] = judge(base, head, rules(paired=True, slower=0.02, floor_us=0.0)).cases
-    assert judged.effects[0].seen.domain == "cycles"
+    assert judged.effects[0].replicates.domain == "cycles"
     assert judged.effects[0].change == pytest.approx(math.log(1.03), abs=0.001)
     assert judged.verdict is Verdict.SLOWER
 
@@ -82,7 +82,7 @@ def test_a_memory_bound_case_far_from_memorys_roof_is_judged_in_cycles():
         counted = {**cycles(us, bound="memory")}
         counted["extra_info"]["sol_pct"] = percent
         [judged] = judge([run(counted)], [run(counted)], rules()).cases
-        return judged.effects[0].seen.domain
+        return judged.effects[0].replicates.domain
 
     assert (domain(30), domain(90), domain(30, us=5.0)) == ("cycles", "time", "time")
 

@@ -54,7 +54,7 @@ class Asked:
         trace = Trace(("a", "b"), (1, 1), busy, 2, sum(busy), max(samples)) if busy else None
         placed = (PlacedSamples(samples, (sum(busy),) * len(samples) if busy else ()),)
         seen = Observations(trace)
-        self.timing = Timing(samples, "cupti", "rotate", 1, cuda_graph=False, seen=seen, placements=placed)
+        self.timing = Timing(samples, "cupti", "rotate", 1, cuda_graph=False, observations=seen, placements=placed)
 
     def __call__(self, call, measuring):
         self.measuring, self.call = measuring, call

@@ -9,7 +9,7 @@ from made import document, row, run
 from pytest_flashinfer_perf.extensions.host.host_gate import QUANTITY
 from pytest_flashinfer_perf.extensions.host.host_time import REFERENCE_US, HostLine, HostTime
 from pytest_flashinfer_perf.gate import words
-from pytest_flashinfer_perf.gate.confirmation import Again, confirm
+from pytest_flashinfer_perf.gate.confirmation import Remeasured, confirm
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules
@@ -135,13 +135,13 @@ def test_the_host_alone_is_judged_where_it_is_searched_for(before, after, asked,
     held_to = rules(asked, quantity="host")
     [one] = judge([run(row(host=before))], [run(row(us=300.0, host=after))], held_to).cases
     assert (one.verdict.value, one.reason) == (verdict, reason)
-    assert [str(effect.seen.domain) for effect in one.effects] == (["host", "time"] if after else [])
+    assert [str(effect.replicates.domain) for effect in one.effects] == (["host", "time"] if after else [])
 
 
 def test_a_suspect_of_the_host_is_confirmed_on_the_host():
     judgement = judge([run(row(host=host(50)))], [run(row(host=host(65)))], rules(ASKED))
     for again, verdict in (([0.25, 0.27], "SLOWER"), ([0.0, 0.01], "AMBIGUOUS")):
-        [one] = confirm(judgement, {"decode/b16-fa3": Again(tuple(again))}).cases
+        [one] = confirm(judgement, {"decode/b16-fa3": Remeasured(tuple(again))}).cases
         assert one.verdict.value == verdict
 
 

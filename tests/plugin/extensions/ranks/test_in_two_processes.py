@@ -152,7 +152,7 @@ def _clocked(group):
     samples = [idle.sample(work, 5, 2), idle.sample(work, 5, 2)]
     timing.chosen = lambda *_: (idle, "")  # of this process, which ends with it
     target = Target(all_reduced, (torch.ones(64),))
-    seen = timing.run(group, target, TWICE, group.device, cuda_graph=False, verify=lambda *_: None).seen
+    seen = timing.run(group, target, TWICE, group.device, cuda_graph=False, verify=lambda *_: None).observations
     return known, together.described(), (samples, idle.described(), seen.trace), stale
 
 

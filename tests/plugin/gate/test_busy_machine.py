@@ -86,7 +86,7 @@ def test_busy_rows_are_left_out_where_others_remain():
     head = [run(timed(us, contention=how), source=f"h{us}") for us, how in ((300.0, QUIET), (9000.0, BUSY))]
     [judged] = judge(base, head, rules()).cases
     assert (judged.verdict, judged.case.left_out) == (Verdict.SLOWER, 1)
-    assert judged.effects[0].seen.after == (300e-6,)
+    assert judged.effects[0].replicates.after == (300e-6,)
     assert "1 measurement left out: this machine was busy" in " ".join(words.remarks(judged))
 
 

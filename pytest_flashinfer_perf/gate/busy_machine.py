@@ -1,4 +1,4 @@
-"""Which rows may decide: those of a machine that was not busy, and of enough calls. Of the host's clock only.
+"""Which rows may decide: those of a machine that was not busy, and of enough calls, by the host's clock.
 
 Rows of a busy machine are left out where others of their side remain. Where a side has no others, or too few calls,
 the case is AMBIGUOUS, whatever its change. A load too small for that widens the noise of the case.
@@ -22,21 +22,21 @@ SIDES = ("the baseline", "this run")
 Contended = Callable[[Row], "Contention | None"]  # what else ran while a figure of the row was measured
 
 
-def of_calls(row: Row) -> Contention | None:
+def contention_of_calls(row: Row) -> Contention | None:
     """What else ran beside the timed calls; None where a GPU's instrument timed them."""
     return row.execution.contention
 
 
-def is_busy(row: Row, contention: Contended = of_calls) -> bool:
-    seen = contention(row)
-    return seen is not None and seen.is_busy
+def is_busy(row: Row, contention: Contended = contention_of_calls) -> bool:
+    load = contention(row)
+    return load is not None and load.is_busy
 
 
-def rows(case: ComparedCase, *, paired: bool) -> ComparedCase:
+def without_busy_rows(case: ComparedCase, *, paired: bool) -> ComparedCase:
     """The case without what a busy machine measured; the whole case where nothing of a side would be left."""
     if paired:
-        calm = [pair for pair in zip(case.base, case.head, strict=True) if not any(is_busy(row) for _, row in pair)]
-        base, head = zip(*calm, strict=True) if calm else ((), ())
+        quiet = [pair for pair in zip(case.base, case.head, strict=True) if not any(is_busy(row) for _, row in pair)]
+        base, head = zip(*quiet, strict=True) if quiet else ((), ())
     else:
         base, head = (tuple(one for one in side if not is_busy(one[1])) for side in (case.base, case.head))
     kept = replace(case, base=base or case.base, head=head or case.head)
@@ -44,19 +44,19 @@ def rows(case: ComparedCase, *, paired: bool) -> ComparedCase:
     return replace(kept, left_out=left_out)
 
 
-def obstacle(case: ComparedCase) -> tuple[Reason, str] | None:
-    """Why the times of these rows decide nothing."""
+def undecidable_reason(case: ComparedCase) -> tuple[Reason, str] | None:
+    """Say why the times of these rows decide nothing; None where they may."""
     few = "; ".join(_few(case))
-    return busy(case) or ((Reason.FEW_CALLS, few) if few else None)
+    return busy_reason(case) or ((Reason.FEW_CALLS, few) if few else None)
 
 
-def busy(case: ComparedCase, contention: Contended = of_calls) -> tuple[Reason, str] | None:
-    """On which side the machine was busy, where it was."""
+def busy_reason(case: ComparedCase, contention: Contended = contention_of_calls) -> tuple[Reason, str] | None:
+    """Say on which side the machine was busy; None where it was not."""
     for name, side in zip(SIDES, (case.base, case.head), strict=True):
-        found = [one for one in side if is_busy(one[1], contention)]
-        if found:
-            most = max((one for _, row in found if (one := contention(row))), key=lambda one: one.share)
-            return Reason.BUSY, f"{most.sentence}, in {name} of {_when(found)}; {REMEDY}"
+        busy_rows = [one for one in side if is_busy(one[1], contention)]
+        if busy_rows:
+            most = max((one for _, row in busy_rows if (one := contention(row))), key=lambda one: one.share)
+            return Reason.BUSY, f"{most.sentence}, in {name} of {_when(busy_rows)}; {REMEDY}"
     return None
 
 
