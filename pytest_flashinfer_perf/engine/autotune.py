@@ -37,15 +37,15 @@ class Choice:
         tactic = repr(self.tactic) if isinstance(self.tactic, str) else self.tactic  # "0" is not 0
         return f"{self.runner} {'default' if self.tactic == -1 else tactic}"
 
-    def backend(self, known: Iterable[str]) -> str:
+    def backend(self, backends: Iterable[str]) -> str:
         """The backend of this runner: the longest backend name that the runner's name begins with."""
         runner = self.runner.lower()
-        fitting = [name for name in known if runner.startswith(name.lower().replace("-", "").replace("_", ""))]
+        fitting = [name for name in backends if runner.startswith(name.lower().replace("-", "").replace("_", ""))]
         return max(fitting, key=len, default=self.runner)
 
 
 def _frozen(tactic: Any) -> Any:
-    """As the tuner reads it from a file: lists, and arrays of TVM FFI, are tuples."""
+    """Turn lists and arrays of TVM FFI into tuples, as the tuner does when it reads a file."""
     return tactic if isinstance(tactic, (str, dict)) or not hasattr(tactic, "__iter__") else tuple(map(_frozen, tactic))
 
 

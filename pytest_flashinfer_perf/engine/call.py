@@ -64,15 +64,15 @@ class CallSpec:
             return Expected(_apart(_tensors("reference must be", self.reference), target))
         answer = partial(_answer, self._answering(self.reference), target)
         changes = verification.changes_of_inputs((target.args, dict(target.kwargs)), target.outputs)
-        return Expected(answer(), again=partial(_again, answer), changes=tuple(changes))
+        return Expected(answer(), recompute=partial(_recompute, answer), changes=tuple(changes))
 
     def _answering(self, reference: Callable[..., Outputs]) -> Callable[[], Outputs]:
         """Give the reference the call's arguments, if it has a parameter without a default: a closure has none."""
-        given = partial(reference, *self.args, **self.kwargs)
+        bound = partial(reference, *self.args, **self.kwargs)
         try:
             signature = inspect.signature(reference)
         except ValueError:  # torch's own functions have none to read, and all want arguments
-            return given
+            return bound
         if all(p.default is not p.empty or p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
             return reference
         try:
@@ -80,7 +80,7 @@ class CallSpec:
         except TypeError as error:
             why = f"reference takes {signature}, and the call has other arguments: {error}"
             raise TypeError(f"{why}; write it as reference=lambda: ...") from None
-        return given
+        return bound
 
 
 def _verify_work(**declared: float | None) -> None:
@@ -89,16 +89,16 @@ def _verify_work(**declared: float | None) -> None:
             raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
 
 
-def _tensors(must: str, given: object) -> tuple[Tensor, ...]:
-    found = tuple(tensors(given))
-    if not found:
-        raise TypeError(f"{must} a tensor or several of them, got {type(given).__name__}")
-    refusals.refuse_tensors(must.partition(" ")[0], given)
-    return found
+def _tensors(must: str, value: object) -> tuple[Tensor, ...]:
+    result = tuple(tensors(value))
+    if not result:
+        raise TypeError(f"{must} a tensor or several of them, got {type(value).__name__}")
+    refusals.refuse_tensors(must.partition(" ")[0], value)
+    return result
 
 
 def _takes_out(fn: Callable[..., object], arguments: Any, out: tuple[Tensor, ...]) -> bool:
-    if any(given is written for given in tensors(arguments) for written in out):
+    if any(argument is output for argument in tensors(arguments) for output in out):
         return False
     try:
         parameters = inspect.signature(fn).parameters.values()
@@ -117,7 +117,7 @@ def _apart(answer: tuple[Tensor, ...], target: Target) -> tuple[Tensor, ...]:
     return tuple(plain(t).clone() if storage(t) in shared else plain(t) for t in answer)
 
 
-def _again(answer: Callable[[], tuple[Tensor, ...]]) -> Expected | None:
+def _recompute(answer: Callable[[], tuple[Tensor, ...]]) -> Expected | None:
     """The answer to changed inputs; None if the reference fails for them, as a factorisation may."""
     try:
         return Expected(answer())

@@ -75,7 +75,8 @@ class Clocks:
         return statistics.median(self.ghz)
 
 
-def joined(passes: Sequence[Clocks]) -> Clocks:
+def join(passes: Sequence[Clocks]) -> Clocks:
+    """Join the clocks of several placements, of which most decide whether calls were queued."""
     cycles, ghz = ([value for one in passes for value in getattr(one, name)] for name in ("cycles", "ghz"))
     queued = 2 * sum(one.queued for one in passes) > len(passes)
     return Clocks(tuple(cycles), tuple(ghz), queued, passes[-1].telemetry)
@@ -95,18 +96,18 @@ def clock_pass(work: Work, seconds_per_call: float) -> Clocks:
         each = time.perf_counter_ns() - start
         stream.synchronize()
         stamps[:, 0].zero_()
-        with kernels.held(min(max(PATIENCE * calls * each, SHORTEST_HOLD_NS), LONGEST_HOLD_NS)):
+        with kernels.hold_queue(min(max(PATIENCE * calls * each, SHORTEST_HOLD_NS), LONGEST_HOLD_NS)):
             in_queue = kernels.enqueue(work, stamps)
-        seen = provenance.read(device)
+        telemetry = provenance.read(device)
     torch.cuda.current_stream().wait_stream(stream)
-    return replace(of_queued(stamps, in_queue), telemetry=seen)
+    return replace(of_queued(stamps, in_queue), telemetry=telemetry)
 
 
 def of_queued(stamps: Tensor, in_queue: Sequence[bool]) -> Clocks:
-    """Of the calls that were in the queue if most were. A queue that is full lets the GPU catch up with the last."""
-    kept = [i for i, known in enumerate(in_queue) if known]
-    queued = 2 * len(kept) > len(in_queue)
-    return replace(read(stamps[:, kept] if queued else stamps), queued=queued)
+    """Read the calls that were queued in time, if most were; a full queue lets the GPU catch up with the last ones."""
+    in_time = [i for i, was_in_queue in enumerate(in_queue) if was_in_queue]
+    queued = 2 * len(in_time) > len(in_queue)
+    return replace(read(stamps[:, in_time] if queued else stamps), queued=queued)
 
 
 def read(stamps: Tensor) -> Clocks:
@@ -141,7 +142,7 @@ class _Kernels:
         self.stamp(2 * self.processors, 1, at.data_ptr(), self.processors)
 
     @contextmanager
-    def held(self, nanoseconds: int) -> Iterator[None]:
+    def hold_queue(self, nanoseconds: int) -> Iterator[None]:
         """Hold the queue until the end of this block, at most so long."""
         self.released.zero_()
         self.hold(1, 1, self.released.data_ptr(), nanoseconds)

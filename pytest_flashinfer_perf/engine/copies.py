@@ -40,7 +40,7 @@ Make = Callable[[torch.UntypedStorage], Tensor]
 
 
 def clone(arguments: Any, kept: set[int]) -> Any:
-    """A copy in which tensors with a `kept` storage are the given ones."""
+    """Copy the arguments, except for tensors with a `kept` storage."""
     return copier(arguments, kept)()
 
 
@@ -69,14 +69,14 @@ def obstacle(arguments: Any) -> str:
         copy.of(arguments)
     except NotCopiedError as error:
         return str(error)
-    differ = (_difference(given, made) for given, made in copy.known.values())
+    differ = (_difference(original, new) for original, new in copy.copied.values())
     return next(filter(None, differ), "")
 
 
 def _makers(arguments: Any, lows: Mapping[int, int]) -> dict[int, tuple[int, Make]]:
-    """By the id of each tensor: the storage that it is in, and how to make it from memory that begins at this byte."""
-    found = {id(tensor): (storage(tensor), tensor) for tensor in in_memory(arguments)}
-    return {one: (key, _maker(tensor, lows[key])) for one, (key, tensor) in found.items() if key in lows}
+    """Map each tensor's id to its storage, and to what makes it from memory that begins at this byte."""
+    by_id = {id(tensor): (storage(tensor), tensor) for tensor in in_memory(arguments)}
+    return {one: (key, _maker(tensor, lows[key])) for one, (key, tensor) in by_id.items() if key in lows}
 
 
 def _cloned(part: Tensor) -> Tensor:
@@ -96,15 +96,15 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 
 def extents(arguments: Any, kept: Iterable[int] = ()) -> dict[int, Extent]:
-    """The bytes that tensors cover in each storage that is not `kept`."""
-    found: dict[int, Extent] = {}
+    """Find the bytes that tensors cover in each storage that is not `kept`."""
+    extent_of: dict[int, Extent] = {}
     for tensor in in_memory(arguments):
         key = storage(tensor)
         if key and key not in kept:  # one without an address has no memory to share
             low, high = _covered(tensor)
-            before = found.get(key, Extent(low, high))
-            found[key] = Extent(min(low, before.low), max(high, before.high))
-    return found
+            before = extent_of.get(key, Extent(low, high))
+            extent_of[key] = Extent(min(low, before.low), max(high, before.high))
+    return extent_of
 
 
 def _covered(tensor: Tensor) -> Extent:
@@ -157,90 +157,90 @@ def storages(tree: Any) -> set[int]:
 class _Copy:
     """A copy that has tensors in other memory; what has none of them in it is the given object itself.
 
-    `still` collects containers without such tensors; `known` has what was copied, with its copy once that is there.
+    `still` collects containers without such tensors; `copied` has each original with its copy, once that is there.
     """
 
     memory: Mapping[int, torch.UntypedStorage]
     makers: Mapping[int, tuple[int, Make]]
     still: dict[int, Any] = field(default_factory=dict)
-    known: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    copied: dict[int, tuple[Any, Any]] = field(default_factory=dict)
 
     def of(self, tree: Any) -> Any:
         one = id(tree)  # once: filelock, which FlashInfer imports, runs Python for each call of id()
         if one in self.still or not (isinstance(tree, Tensor) or is_container(tree)):
             return tree
-        if one not in self.known:
-            self.known[one] = tree, None
-            self.known[one] = tree, self._tensor(tree) if isinstance(tree, Tensor) else self._container(tree)
-        made = self.known[one][1]
-        if made is None:
+        if one not in self.copied:
+            self.copied[one] = tree, None
+            self.copied[one] = tree, self._tensor(tree) if isinstance(tree, Tensor) else self._container(tree)
+        copy = self.copied[one][1]
+        if copy is None:
             raise NotCopiedError(f"an argument, a {type(tree).__name__}, contains itself")
-        return made
+        return copy
 
-    def _tensor(self, given: Tensor) -> Tensor:
-        maker = self.makers.get(id(given))
+    def _tensor(self, original: Tensor) -> Tensor:
+        maker = self.makers.get(id(original))
         if maker is None:
-            return given
-        made = maker[1](self.memory[maker[0]])
-        vars(made).update({name: self.of(value) for name, value in vars(given).items()})
-        return made
+            return original
+        new = maker[1](self.memory[maker[0]])
+        vars(new).update({name: self.of(value) for name, value in vars(original).items()})
+        return new
 
-    def _container(self, given: Any) -> Any:
-        before = list(parts(given))
+    def _container(self, original: Any) -> Any:
+        before = list(parts(original))
         after = [part._replace(value=self.of(part.value)) for part in before]
         if all(new.value is old.value for new, old in zip(after, before, strict=True)):
-            self.still[id(given)] = given
-            return given
-        made = _empty(given, [part.value for part in after if part.put is list.__setitem__])
+            self.still[id(original)] = original
+            return original
+        copy = _empty(original, [part.value for part in after if part.put is list.__setitem__])
         for part in after:
-            if not (isinstance(given, tuple) and part.put is list.__setitem__):
-                part.put(made, part.place, part.value)
-        return made
+            if not (isinstance(original, tuple) and part.put is list.__setitem__):
+                part.put(copy, part.place, part.value)
+        return copy
 
 
-def _maker(given: Tensor, low: int) -> Make:
+def _maker(original: Tensor, low: int) -> Make:
     """A function that makes a tensor like this one of memory that begins at byte `low` of its storage."""
-    dtype, device, shape, strides = given.dtype, given.device, given.shape, given.stride()
-    offset = given.storage_offset() - low // given.itemsize
+    dtype, device, shape, strides = original.dtype, original.device, original.shape, original.stride()
+    offset = original.storage_offset() - low // original.itemsize
 
     def usual(memory: torch.UntypedStorage) -> Tensor:
         return torch.empty(0, dtype=dtype, device=device).set_(memory, offset, shape, strides)
 
     def special(memory: torch.UntypedStorage) -> Tensor:
-        with torch.inference_mode(given.is_inference()), torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
-            made = usual(memory)
-            made = made.conj() if given.is_conj() else made
-            made = torch._neg_view(made) if given.is_neg() else made  # noqa: SLF001 - torch has no public name for it
-            made = made if type(given) is Tensor else made.as_subclass(type(given))
-        if given.requires_grad and given.is_leaf:
-            made.requires_grad_()
-            made.grad = None if given.grad is None else given.grad.clone()
-        return made
+        with torch.inference_mode(original.is_inference()), torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
+            new = usual(memory)
+            new = new.conj() if original.is_conj() else new
+            new = torch._neg_view(new) if original.is_neg() else new  # noqa: SLF001 - torch has no public name for it
+            new = new if type(original) is Tensor else new.as_subclass(type(original))
+        if original.requires_grad and original.is_leaf:
+            new.requires_grad_()
+            new.grad = None if original.grad is None else original.grad.clone()
+        return new
 
-    flags = given.requires_grad or given.is_conj() or given.is_neg() or given.is_inference()
-    return special if flags or type(given) is not Tensor else usual
+    flags = original.requires_grad or original.is_conj() or original.is_neg() or original.is_inference()
+    return special if flags or type(original) is not Tensor else usual
 
 
-def _difference(given: Any, made: Any) -> str:
+def _difference(original: Any, new: Any) -> str:
     """The attribute in which a copy differs from what was given, as a sentence; empty if it does not."""
-    if not isinstance(given, Tensor):
-        same = [type(part.value) for part in parts(made)] == [type(part.value) for part in parts(given)]
-        return "" if same else f"an argument, a {type(given).__name__}, cannot be copied"
+    if not isinstance(original, Tensor):
+        same = [type(part.value) for part in parts(new)] == [type(part.value) for part in parts(original)]
+        return "" if same else f"an argument, a {type(original).__name__}, cannot be copied"
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
-        attributes = (name for name in ATTRIBUTES if getattr(given, name, None) != getattr(made, name, None))
-        flags = (name for name in FLAGS if getattr(given, name)() != getattr(made, name)())
+        attributes = (name for name in ATTRIBUTES if getattr(original, name, None) != getattr(new, name, None))
+        flags = (name for name in FLAGS if getattr(original, name)() != getattr(new, name)())
         lost = next(chain(attributes, flags), None)
-        return f"a copy of its argument {describe(given)} would have another {lost}" if lost else ""
+        return f"a copy of its argument {describe(original)} would have another {lost}" if lost else ""
 
 
-def _empty(given: Any, items: list[Any]) -> Any:
+def _empty(original: Any, items: list[Any]) -> Any:
     """An object of this type without a call of its constructor; a tuple or a list has these items from the start."""
-    kind = next((kind for kind in CONTAINERS if isinstance(given, kind)), object)
-    if kind is tuple and hasattr(given, "n_sequence_fields"):  # torch's results, as of max(), which need theirs
-        return type(given)(items)
-    made: Any = kind.__new__(type(given), *([items] if kind is tuple else []))
+    kind = next((kind for kind in CONTAINERS if isinstance(original, kind)), object)
+    if kind is tuple and hasattr(original, "n_sequence_fields"):  # torch's results, as of max(), which need theirs
+        return type(original)(items)
+    new: Any = kind.__new__(type(original), *([items] if kind is tuple else []))
     if kind is list:
-        list.extend(made, items)
+        list.extend(new, items)
     if kind is defaultdict:
-        made.default_factory = given.default_factory
-    return made
+        new.default_factory = original.default_factory
+    return new

@@ -30,18 +30,18 @@ class Activity:
 class Recorder:
     cupti: Any
     synchronize: Callable[[], None]
-    _seen: list[Activity] = field(default_factory=list)
+    _activities: list[Activity] = field(default_factory=list)
 
     def of(self, call: Callable[[], object]) -> list[Activity]:
         """What a call runs on the device, which has to be idle before it."""
-        self._seen.clear()
+        self._activities.clear()
         call()
         self.synchronize()
         self.cupti.activity_flush_all(0)
-        return list(self._seen)
+        return list(self._activities)
 
     def completed(self, records: Iterable[Any]) -> None:
-        self._seen.extend(activities(self.cupti, records))
+        self._activities.extend(activities(self.cupti, records))
 
 
 def activities(cupti: Any, records: Iterable[Any]) -> Iterator[Activity]:
@@ -135,26 +135,26 @@ class Copied:
         return getattr(self._own, name)
 
 
-def read_together(seen: Callable[[Sequence[Any]], None]) -> AbstractContextManager[None]:
-    """Give callbacks that are registered meanwhile records that are cheap to read, and show them to `seen` first."""
+def read_together(read: Callable[[Sequence[Any]], None]) -> AbstractContextManager[None]:
+    """Give callbacks that are registered meanwhile records that are cheap to read, and give them to `read` first."""
 
     def converted(records: Sequence[Any]) -> Sequence[Any]:
         cheap = copied(records)
-        seen(cheap)
+        read(cheap)
         return cheap
 
     return patches.cupti_records(converted)
 
 
 def copied(records: Sequence[Any]) -> list[Any]:
-    """The records in their order."""
+    """Copy the records, in their order."""
     types = [type(record) for record in records]
     of_type = {one: iter(_of_one_type([r for r in records if type(r) is one])) for one in set(types)}
     return [next(of_type[one]) for one in types]
 
 
 def _of_one_type(records: list[Any]) -> list[Any]:
-    """Copies, or the records themselves where their memory is not what they say."""
+    """Copy the records; return them as they are where their memory has another layout."""
     try:
         copies = _copies(records)
     except (AttributeError, BufferError, TypeError, ValueError):
@@ -182,19 +182,19 @@ class TimedCalls:
     """When each call was made, and the records of CUPTI meanwhile."""
 
     cupti: Any
-    _made: list[tuple[int, int]] = field(default_factory=list)
+    _calls: list[tuple[int, int]] = field(default_factory=list)
     _launches: list[tuple[int, int]] = field(default_factory=list)  # when, and which
     _ran: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
-    def noted(self, call: Callable[[], object]) -> Callable[[], None]:
-        """The call, with a note of when it is made."""
+    def with_time_noted(self, call: Callable[[], object]) -> Callable[[], None]:
+        """Wrap the call so that its start and end are noted."""
 
-        def made() -> None:
+        def call_and_note() -> None:
             start = self.cupti.get_timestamp()
             call()
-            self._made.append((start, self.cupti.get_timestamp()))
+            self._calls.append((start, self.cupti.get_timestamp()))
 
-        return made
+        return call_and_note
 
     def completed(self, records: Iterable[Any]) -> None:
         host, device = on_host(self.cupti), on_device(self.cupti)
@@ -209,10 +209,10 @@ class TimedCalls:
 
         None unless these records have the same spans: records may be lost, and spans may be those of other ranks.
         """
-        own = launched_in(self._made[-len(spans) :], self._launches)
+        own = launched_in(self._calls[-len(spans) :], self._launches)
         calls = [[interval for which in ids for interval in self._ran.get(which, ())] for ids in own]
-        known = [max(end for _, end in ran) - min(start for start, _ in ran) for ran in calls if ran]
-        return [union(ran) / 1e9 for ran in calls] if known == [round(span * 1e9) for span in spans] else None
+        ran_spans = [max(end for _, end in ran) - min(start for start, _ in ran) for ran in calls if ran]
+        return [union(ran) / 1e9 for ran in calls] if ran_spans == [round(span * 1e9) for span in spans] else None
 
 
 def launched_in(calls: Iterable[tuple[int, int]], launches: Iterable[tuple[int, int]]) -> list[set[int]]:

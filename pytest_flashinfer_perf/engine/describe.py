@@ -89,10 +89,10 @@ def _reached(m: Measurement, cost: Cost | None, choice: PeaksChoice) -> tuple[Co
     """The work as the roof counts it, and how near it came; no call can exceed the higher one of the device's roofs."""
     if m.timing.observations.roof is not None:
         return NO_WORK, m.timing.observations.roof.reached(m.bytes, m.median, choice)
-    known = peaks.roofs(m.device)
-    largest = best_of(known.values())
+    roofs = peaks.roofs(m.device)
+    largest = best_of(roofs.values())
     work = as_run(cost or NO_WORK, m.median, largest)
-    chosen = first_that_covers(work, sorted(known.values(), key=lambda roof: roof.source != choice))
+    chosen = first_that_covers(work, sorted(roofs.values(), key=lambda roof: roof.source != choice))
     share, limit = roofline(work, m.median, chosen), roofline(_beside_the_cache(work, m), m.median, largest)
     limit_pct = limit.sol_pct if limit else None
     if share is None or chosen is None:
@@ -213,5 +213,5 @@ def refcheck(m: Measurement) -> Refcheck:
 
 def _largest(errors: Iterable[float]) -> float | None:
     """The largest error; null, since JSON has no infinity, if one of them is not finite or there is none."""
-    known = list(errors)
-    return max(known) if known and all(map(math.isfinite, known)) else None
+    values = list(errors)
+    return max(values) if values and all(map(math.isfinite, values)) else None

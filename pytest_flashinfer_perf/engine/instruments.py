@@ -113,7 +113,7 @@ class BenchGpuTime:
 
         timed = TimedCalls(cupti)
         with read_together(timed.completed):
-            spans = self._spans(timed.noted(work), work, count, warmup)
+            spans = self._spans(timed.with_time_noted(work), work, count, warmup)
         busy = timed.busy(spans) or itertools.repeat(None)
         return [CallTime(seconds, known) for seconds, known in zip(spans, busy, strict=False)]
 
@@ -155,10 +155,10 @@ def _bench_gpu_time(_device: Device) -> str | None:
 @contextmanager
 def _no_fallback(instrument: str) -> Iterator[None]:
     """Raise if bench_gpu_time falls back to another instrument, of which it only warns."""
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
-    for warning in seen:
+    for warning in caught:
         if "alling back" in str(warning.message):
             raise InstrumentError(f"bench_gpu_time did not measure with {instrument}: {warning.message}")
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

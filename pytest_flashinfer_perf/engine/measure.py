@@ -95,12 +95,12 @@ def alone(  # noqa: PLR0913 - one argument per part of a measurement
     verify: Verify,
     observers: Sequence[Observer] = (),
 ) -> Timing:
-    """By this process itself. Observers look last: the memory is the allocator's, and no longer poisoned."""
+    """Time the calls in this process. Observers look last, when outputs are no longer poisoned."""
     timing = run(target, measuring, device, cuda_graph=cuda_graph, verify=verify, observers=observers)
     traced = timing.observations.traced
-    found = {one.name: one.observed(target, device, timing.median, traced.get(one.name)) for one in observers}
-    parts = Parts({name: one.part for name, one in found.items() if one.part is not None})
-    notes = dict.fromkeys((*timing.notes, *(note for one in found.values() for note in one.notes)))
+    observations = {one.name: one.observed(target, device, timing.median, traced.get(one.name)) for one in observers}
+    parts = Parts({name: one.part for name, one in observations.items() if one.part is not None})
+    notes = dict.fromkeys((*timing.notes, *(note for one in observations.values() for note in one.notes)))
     return replace(timing, observations=replace(timing.observations, parts=parts), notes=tuple(notes))
 
 
@@ -202,8 +202,8 @@ def measure_target(  # noqa: PLR0913 - one argument per part of a measurement
 
 def _device_of(target: Target) -> str | None:
     """The device of the arguments: the GPU if one of them is there, since indices and lengths may be on the host."""
-    seen = [str(t.device) for t in tensors((target.args, dict(target.kwargs), target.outputs))]
-    return next((device for device in seen if device != "cpu"), seen[0] if seen else None)
+    names = [str(t.device) for t in tensors((target.args, dict(target.kwargs), target.outputs))]
+    return next((device for device in names if device != "cpu"), names[0] if names else None)
 
 
 def _peak_memory(device: Device) -> int | None:

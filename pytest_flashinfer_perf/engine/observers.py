@@ -18,7 +18,7 @@ from pytest_flashinfer_perf.settings.settings import PeaksChoice
 
 @dataclass(frozen=True)
 class Observation:
-    """The part of the row by the observer's name, None where it has seen nothing, and what the row notes of it."""
+    """An observer's part of the row, None where it observed nothing, and its notes for the row."""
 
     part: object = None
     notes: tuple[str, ...] = ()
@@ -31,11 +31,11 @@ class Observer(Protocol):
     def name(self) -> str: ...
 
     def traced(self, recorder: Recorder, target: Target) -> object:
-        """What CUPTI sees of a call, which `observed` gets."""
+        """Return what CUPTI records of a call; `observed` gets it."""
         ...
 
     def observed(self, target: Target, device: Device, seconds: float, traced: Any) -> Observation:
-        """What else there is to say of a call that takes the device so long; `traced` is None without CUPTI."""
+        """Observe a call that takes the device so many seconds; `traced` is None without CUPTI."""
         ...
 
 
@@ -59,5 +59,5 @@ class OwnRoof(Protocol):
     """The roof of calls that something else than their device limits, as the links between several processes."""
 
     def reached(self, moved: float | None, seconds: float, choice: PeaksChoice) -> Reached:
-        """By a call that moves so many bytes, if that is known, in so many seconds."""
+        """Compare a call with the roof: the bytes that it moves, if they are known, and its seconds."""
         ...

@@ -112,7 +112,7 @@ def run_case(  # noqa: PLR0913 - one argument per part of a measurement
         garbage.freeze_imports()
     try:
         with device.threads(measuring.cpu_threads):
-            return _measured(case, measuring, checking, device, time_calls)
+            return _measure(case, measuring, checking, device, time_calls)
     except CompileError:
         raise
     except (RuntimeError, MemoryError) as error:
@@ -129,27 +129,31 @@ def run_case(  # noqa: PLR0913 - one argument per part of a measurement
     raise OutOfMemoryError(f"out of memory, where {_footprint(case):.1f} GiB were estimated: {ran_out}")
 
 
-def _measured(
-    case: Case, measuring: Measuring, checking: Checking, device: Device, time_calls: TimeCalls
-) -> CaseResult:
-    # Built: inputs, the call, and the answer to expect.
+def _measure(case: Case, measuring: Measuring, checking: Checking, device: Device, time_calls: TimeCalls) -> CaseResult:
+    # Build inputs, the call, and the answer to expect.
     if device.is_gpu:
         torch.cuda.reset_peak_memory_stats(device.torch)
-    made = prepared(case, measuring, checking, device)
+    prepared = prepare(case, measuring, checking, device)
 
-    # Checked, timed, and checked again.
+    # Check, time, and check again.
     measurement = measure_target(
-        made.target, made.expected, measuring, checking, device, cuda_graph=made.cuda_graph, time_calls=time_calls
+        prepared.target,
+        prepared.expected,
+        measuring,
+        checking,
+        device,
+        cuda_graph=prepared.cuda_graph,
+        time_calls=time_calls,
     )
 
-    # Told: what was chosen, and facts of the inputs.
-    choice, resolved = made.choice, made.resolved
+    # Describe what was chosen, and the inputs.
+    choice, resolved = prepared.choice, prepared.resolved
     if choice and resolved == "auto":
         resolved = choice.backend(case.routine.backends)
-    inputs = tuple(_described(made.x)) if case.options.verbose > 1 else None
-    measurement = replace(measurement, flops=made.cost.flops, bytes=made.cost.bytes)
-    facts = case.routine.described(case.params, made.x, made.expected.tolerances)
-    return CaseResult(measurement, made.cost, resolved, choice, facts, inputs)
+    inputs = tuple(_described(prepared.x)) if case.options.verbose > 1 else None
+    measurement = replace(measurement, flops=prepared.cost.flops, bytes=prepared.cost.bytes)
+    facts = case.routine.described(case.params, prepared.x, prepared.expected.tolerances)
+    return CaseResult(measurement, prepared.cost, resolved, choice, facts, inputs)
 
 
 @dataclass(frozen=True)
@@ -165,15 +169,15 @@ class PreparedCase:
     expected: Expected
 
 
-def prepared(
+def prepare(
     case: Case, measuring: Measuring, checking: Checking, device: Device, *, tuned: bool = True
 ) -> PreparedCase:
-    """Build a case, let the tuner choose unless it is not to be asked, and compute the answer."""
+    """Build a case, let the tuner choose if `tuned`, and compute the answer to expect."""
     # Inputs and the call.
     routine, p = case.routine, case.params
     x = routine.inputs(p, torch.Generator(device.torch).manual_seed(case.seed), device.torch)
     graph = uses_graph(measuring, device, routine.cuda_graph)
-    target, resolved, takes = _built(case, x, graph)
+    target, resolved, takes = _build(case, x, graph)
     graph = graph and not (routine.graph_if_possible and graphs.refusal(target))
 
     # The tuner chooses before anything is timed.
@@ -187,14 +191,14 @@ def prepared(
     return PreparedCase(x, target, resolved, graph, choice, cost, expected)
 
 
-def _built(case: Case, x: Any, graph: bool) -> tuple[Target, str, Any]:
+def _build(case: Case, x: Any, graph: bool) -> tuple[Target, str, Any]:
     """The call to time, the backend that it resolved to, and the inputs as that backend expects them."""
     built = case.backend.build(case.params, x, LaunchOptions(case.backend_name, graph))
     takes = x if built.takes is None else built.takes
 
     def rebuilt() -> Target:
         """Build it again, on copies of the inputs and with another workspace and plan."""
-        return _built(case, cold.clone(x, set()), graph)[0]
+        return _build(case, cold.clone(x, set()), graph)[0]
 
     target = Target(
         built.launch,
@@ -233,7 +237,7 @@ class _Expectation:
             return self._answer(allowed)
         less = min(allowed, self.cost.flops) / SECOND_CHECK
         changes = (verification.negated_activations(activations, self.x, takes),)
-        return replace(self._answer(allowed), again=partial(self._answer, less), changes=changes)
+        return replace(self._answer(allowed), recompute=partial(self._answer, less), changes=changes)
 
     def _answer(self, allowed: float) -> Expected:
         routine, p, x, backend = self.case.routine, self.case.params, self.x, self.case.backend_name

@@ -50,10 +50,10 @@ def spread(placements: Sequence[PlacedSamples]) -> float | None:
     return scatter.spread([placement.median for placement in placements])
 
 
-def fits(target: Target, free_at_first: int, free: int, placed: int) -> bool:
+def fits(target: Target, free_at_first: int, free: int, count: int) -> bool:
     """Whether there is memory for one more placement: as much as each so far took, and at least for its tensors."""
     storages = {storage(t): t.untyped_storage().nbytes() for t in in_memory(_touched(target))}
-    taken = (free_at_first - free) // placed if placed else 0
+    taken = (free_at_first - free) // count if count else 0
     return max(taken, sum(storages.values())) <= MEMORY_SHARE * free
 
 
@@ -63,10 +63,10 @@ def addresses(target: Target) -> tuple[int, ...]:
 
 
 def _touched(target: Target) -> tuple[Any, ...]:
-    return (target.args, dict(target.kwargs), target.outputs, *_held(target.function))
+    return (target.args, dict(target.kwargs), target.outputs, *_closure(target.function))
 
 
-def _held(function: Callable[..., object]) -> Iterator[Any]:
+def _closure(function: Callable[..., object]) -> Iterator[Any]:
     for cell in getattr(function, "__closure__", None) or ():
         with suppress(ValueError):  # of a variable that has no value yet
             yield cell.cell_contents

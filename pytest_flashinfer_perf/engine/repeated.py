@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from pytest_flashinfer_perf.engine import instruments, placements, stopping
 from pytest_flashinfer_perf.engine.fingerprint import Fingerprint
-from pytest_flashinfer_perf.engine.one_case import prepared
-from pytest_flashinfer_perf.engine.target import Restore
+from pytest_flashinfer_perf.engine.one_case import prepare
+from pytest_flashinfer_perf.engine.target import Restoration
 from pytest_flashinfer_perf.engine.timing import Bench
 from pytest_flashinfer_perf.engine.verification import NOT_KEPT, Examination
 from pytest_flashinfer_perf.machine.devices import Device
@@ -29,39 +29,39 @@ class RepeatedCase:
         device: Device,
     ) -> None:
         how = case.options.applied_to(measuring, device)
-        made = prepared(case, how, checking, device, tuned=False)
-        self.call, self.device = made.target, device
-        self.cuda_graph = made.cuda_graph
+        prepared = prepare(case, how, checking, device, tuned=False)
+        self.call, self.device = prepared.target, device
+        self.cuda_graph = prepared.cuda_graph
         self._bench = Bench(instruments.choose(how.instrument, device).instrument, how, device, self.cuda_graph)
-        self._placed, self._free_at_first = [self.call], device.free_bytes()
-        self._restore = Restore(tuple((one, one.clone()) for one in self.call.changed(self.call.args)), 1)
-        self._given = Fingerprint(self.call)
-        self._examination = Examination(self.call, made.expected, device, self._given)
+        self._targets, self._free_at_first = [self.call], device.free_bytes()
+        self._restore = Restoration(tuple((one, one.clone()) for one in self.call.changed(self.call.args)), 1)
+        self._first_inputs = Fingerprint(self.call)
+        self._examination = Examination(self.call, prepared.expected, device, self._first_inputs)
 
     @property
     def instrument(self) -> str:
         return self._bench.instrument.name
 
     def checked(self) -> Sequence[str]:
-        """What is wrong with the answer to one call."""
+        """Check the answer of one call, and return its faults."""
         self._restore()
         faults = self._examination.first().faults
         self._restore()
         return faults
 
     def is_spoiled(self) -> bool:
-        """Whether inputs are others than at first, beside those that the call is meant to change."""
+        """Whether inputs changed that the call is not meant to change."""
         self._restore()
-        return bool(self._given.changed())
+        return bool(self._first_inputs.changed())
 
     def timed(self, nth: int) -> tuple[placements.PlacedSamples, Sequence[str]]:
-        """The times in the n-th round, at addresses of its own while there is memory for them, and what is wrong."""
-        if nth >= len(self._placed) and self._fits():
-            self._placed.append(self.call.at_new_addresses())
-        placed = self._placed[min(nth, len(self._placed) - 1)]
-        timed = self._bench.timed(placed, stopping.CALLS, stopping.WARMUP)
+        """Time the n-th round, at new addresses while there is memory for them; return the times and the faults."""
+        if nth >= len(self._targets) and self._fits():
+            self._targets.append(self.call.at_new_addresses())
+        target = self._targets[min(nth, len(self._targets) - 1)]
+        timed = self._bench.time_placement(target, stopping.CALLS, stopping.WARMUP)
         returned = NOT_KEPT if self.cuda_graph else timed.work.last.returned
-        return timed.placement, self._examination.last(placed, returned).faults
+        return timed.placement, self._examination.last(target, returned).faults
 
     def _fits(self) -> bool:
-        return placements.fits(self.call, self._free_at_first, self.device.free_bytes(), len(self._placed) - 1)
+        return placements.fits(self.call, self._free_at_first, self.device.free_bytes(), len(self._targets) - 1)

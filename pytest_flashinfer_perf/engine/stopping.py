@@ -67,7 +67,7 @@ class Sampling:
     seconds_per_call: float
     budget: TimeBudget
 
-    def warmup(self, made: int, placed: int, *, last: bool = False) -> int:
+    def warmup(self, calls: int, placements: int, *, last: bool = False) -> int:
         """The untimed calls of the next placement, after so many in so many placements; those asked for are shared.
 
         A kernel may take several calls to settle at new addresses (`trtllm-native` 41, 28, 27, 26 us, in
@@ -75,8 +75,8 @@ class Sampling:
         """
         if self.how.warmup is not None:
             places = len(self.shares)
-            by_then = self.how.warmup if last else -(-self.how.warmup * min(placed + 1, places) // places)
-            return max(0, by_then - made)
+            by_then = self.how.warmup if last else -(-self.how.warmup * min(placements + 1, places) // places)
+            return max(0, by_then - calls)
         return min(WARMUP, math.floor(WARMUP_SHARE * self.budget.seconds / self.seconds_per_call))
 
     @property
@@ -86,37 +86,37 @@ class Sampling:
         placements = min(PLACEMENTS, calls)
         return tuple(calls // placements + (place < calls % placements) for place in range(placements))
 
-    def next_placement_calls(self, seen: Sequence[Sequence[float]]) -> int:
+    def next_placement_calls(self, placements: Sequence[Sequence[float]]) -> int:
         """The timed calls of the next placement; 0 if only the last one is left."""
-        if len(seen) + 1 < len(self.shares):
-            return self.shares[len(seen)] if self._affordable(seen) else 0
-        return 0 if self.how.iters or self.stopped(seen) else CALLS
+        if len(placements) + 1 < len(self.shares):
+            return self.shares[len(placements)] if self._affordable(placements) else 0
+        return 0 if self.how.iters or self.stopped(placements) else CALLS
 
-    def last_placement_calls(self, seen: Sequence[Sequence[float]]) -> int:
+    def last_placement_calls(self, placements: Sequence[Sequence[float]]) -> int:
         """The timed calls of the caller's own placement: with --perf-iters all that are left of them."""
-        return self.how.iters - sum(map(len, seen)) if self.how.iters else self.shares[-1]
+        return self.how.iters - sum(map(len, placements)) if self.how.iters else self.shares[-1]
 
-    def stopped(self, seen: Sequence[Sequence[float]]) -> str:
+    def stopped(self, placements: Sequence[Sequence[float]]) -> str:
         """The reason to stop; empty to go on."""
         if self.how.iters:
             return "asked"
-        if self._is_precise(seen):
+        if self._is_precise(placements):
             return "precise"
-        if sum(map(math.fsum, seen)) >= self.how.max_time:
+        if sum(map(math.fsum, placements)) >= self.how.max_time:
             return "max time"
-        if not self._affordable(seen) or len(self.shares) < PLACEMENTS:
+        if not self._affordable(placements) or len(self.shares) < PLACEMENTS:
             return OUT_OF_TIME
-        if self._never_precise(seen):
+        if self._never_precise(placements):
             return "scatters"
-        return "most calls" if len(seen) + 1 >= MOST_PLACEMENTS else ""
+        return "most calls" if len(placements) + 1 >= MOST_PLACEMENTS else ""
 
-    def _is_precise(self, seen: Sequence[Sequence[float]]) -> bool:
-        medians = [statistics.median(samples) for samples in seen]
+    def _is_precise(self, placements: Sequence[Sequence[float]]) -> bool:
+        medians = [statistics.median(samples) for samples in placements]
         return len(medians) + 1 >= PLACEMENTS and error(medians) <= self._target_error(medians)
 
-    def _never_precise(self, seen: Sequence[Sequence[float]]) -> bool:
+    def _never_precise(self, placements: Sequence[Sequence[float]]) -> bool:
         """Whether placements scatter so much that even the largest number of them would not be precise."""
-        medians = [statistics.median(samples) for samples in seen]
+        medians = [statistics.median(samples) for samples in placements]
         if len(medians) < ENOUGH_TO_GIVE_UP:
             return False
         return error(medians) * math.sqrt(len(medians) / MOST_PLACEMENTS) > self._target_error(medians)
@@ -125,7 +125,7 @@ class Sampling:
         """The largest error with which a time counts as precise."""
         return max(PRECISION.get(self.instrument, FINE) * statistics.median(medians), TICK_S)
 
-    def _affordable(self, seen: Sequence[Sequence[float]]) -> bool:
+    def _affordable(self, placements: Sequence[Sequence[float]]) -> bool:
         """Whether there is time for another placement like those before, and for the last one."""
         spent = self.budget.spent
-        return not seen or spent + 2 * spent / len(seen) <= self.budget.seconds
+        return not placements or spent + 2 * spent / len(placements) <= self.budget.seconds

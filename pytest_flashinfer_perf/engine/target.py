@@ -50,9 +50,9 @@ class Target:
             return self.rebuilt()
         if self.obstacle:
             return self
-        given = (self.args, dict(self.kwargs))
-        held = copies.storages(self.outputs) - copies.storages(given)
-        args, kwargs, outputs = copies.clone((*given, self.outputs), held)
+        arguments = (self.args, dict(self.kwargs))
+        of_function = copies.storages(self.outputs) - copies.storages(arguments)
+        args, kwargs, outputs = copies.clone((*arguments, self.outputs), of_function)
         return replace(self, args=args, kwargs=kwargs, outputs=outputs)
 
     def __call__(self) -> object:
@@ -66,14 +66,14 @@ MOST_PARTS, FEWEST_CALLS = 4, 8
 
 
 @dataclass(frozen=True)
-class Restore:
+class Restoration:
     """Tensors that calls change, each with what it held before the first of them."""
 
-    kept: tuple[tuple[Tensor, Tensor], ...]
+    originals: tuple[tuple[Tensor, Tensor], ...]
     sets: int
 
     def __call__(self) -> None:
-        for changed, before in self.kept:
+        for changed, before in self.originals:
             changed.copy_(before)
 
     def parts(self, calls: int) -> Iterator[int]:
@@ -82,7 +82,7 @@ class Restore:
         yield from (min(each, calls - done) for done in range(0, calls, each))
 
 
-def restoration_for(target: Target, sets: ColdSets) -> Restore | None:
+def restoration_for(target: Target, sets: ColdSets) -> Restoration | None:
     """What puts back the arguments that the call changes, in each set; None if it changes none."""
     changed = [tensor for args, _ in sets.sets for tensor in target.changed(args)]
-    return Restore(tuple((tensor, tensor.clone()) for tensor in changed), len(sets.sets)) if changed else None
+    return Restoration(tuple((tensor, tensor.clone()) for tensor in changed), len(sets.sets)) if changed else None

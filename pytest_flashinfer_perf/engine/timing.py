@@ -28,7 +28,7 @@ from pytest_flashinfer_perf.engine.instruments import (
 from pytest_flashinfer_perf.engine.observers import Observer, OwnRoof
 from pytest_flashinfer_perf.engine.placements import PlacedSamples
 from pytest_flashinfer_perf.engine.stopping import Sampling
-from pytest_flashinfer_perf.engine.target import Restore, Target, restoration_for
+from pytest_flashinfer_perf.engine.target import Restoration, Target, restoration_for
 from pytest_flashinfer_perf.machine import load, nvrtc, provenance
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.machine.load import Contention
@@ -82,8 +82,8 @@ class Timing:
     @property
     def busy(self) -> tuple[float, ...]:
         """Of each sample the seconds in which a kernel ran; empty where that is not known of all."""
-        known = tuple(busy for placement in self.placements for busy in placement.busy)
-        return known if len(known) == len(self.samples) else ()
+        seconds = tuple(busy for placement in self.placements for busy in placement.busy)
+        return seconds if len(seconds) == len(self.samples) else ()
 
     @property
     def std(self) -> float:
@@ -112,7 +112,7 @@ NOT_TIMED = Timing((), "none", "none", 0, cuda_graph=False)
 
 
 @dataclass(frozen=True)
-class Placed:
+class TimedPlacement:
     """A timed placement, with what is needed to call it again."""
 
     target: Target
@@ -132,7 +132,7 @@ class Bench:
     cuda_graph: bool
     cycles: bool = True
 
-    def timed(self, target: Target, calls: int, warmup: int) -> Placed:
+    def time_placement(self, target: Target, calls: int, warmup: int) -> TimedPlacement:
         """Take `calls` samples of a target, with outputs poisoned until a call writes them."""
         # Cold: copies of the arguments to rotate, or a cache to flush, so that no call finds its data in the L2.
         arguments = (target.args, dict(target.kwargs))
@@ -156,24 +156,26 @@ class Bench:
         # Timed.
         reset_block_order(self.device)
         with _range(target.name, self.device):
-            sampled = tuple(self._sampled(work, calls, warmup, restoration_for(target, sets)))
+            sampled = tuple(self._sample(work, calls, warmup, restoration_for(target, sets)))
         reset_block_order(self.device)
 
         # Clocked: a few more calls, for their SM cycles.
         samples = tuple(one.seconds for one in sampled)
         busy = tuple(one.busy for one in sampled if one.busy is not None)
         clocked = _clocks(work, statistics.median(samples)) if self.cycles else None
-        known = busy if len(busy) == len(samples) else ()
-        return Placed(target, work, sets, warmup, PlacedSamples(samples, known, clocked, placements.addresses(target)))
+        busy_of_all = busy if len(busy) == len(samples) else ()
+        return TimedPlacement(
+            target, work, sets, warmup, PlacedSamples(samples, busy_of_all, clocked, placements.addresses(target))
+        )
 
     def _all_calls(self, asked: int) -> int | None:
-        """With those that a GPU's instruments add; None where CUDA events replay whole rotations, or ranks wait."""
+        """Add the calls of a GPU's instruments; None where CUDA events replay whole rotations, or ranks wait."""
         if not self.device.is_gpu:
             return asked
         is_known = self.cycles and not (self.cuda_graph and self.instrument.name == "events")
         return asked + OTHER_CALLS if is_known else None
 
-    def _sampled(self, work: Work, calls: int, warmup: int, restore: Restore | None) -> Iterator[CallTime]:
+    def _sample(self, work: Work, calls: int, warmup: int, restore: Restoration | None) -> Iterator[CallTime]:
         """Sample the calls, in parts if they change inputs: before each part these are restored, outside the time."""
         if restore is None:
             yield from self.instrument.sample(work, calls, warmup)
@@ -194,7 +196,7 @@ class Conditions:
     """What differs where a call is made by several processes together: each has to decide as the others do."""
 
     choose: Callable[[str, Device], ChosenInstrument] = instruments.choose
-    observed: Callable[[Placed, tuple[PlacedSamples, ...]], Observations] | None = None
+    observe: Callable[[TimedPlacement, tuple[PlacedSamples, ...]], Observations] | None = None
     cycles: bool = True  # they would contain the wait for other processes
 
 
@@ -221,64 +223,68 @@ def run(  # noqa: PLR0913 - one argument per part of a measurement
     sampling = Sampling(measuring, chosen.instrument.name, seconds_per_call, budget)
 
     # Timed: placements at other addresses, and then the caller's own.
-    placed = _placed(bench, target, sampling, verify, first)
-    last, timed = placed[-1], tuple(one.placement for one in placed)
+    timings = _time_placements(bench, target, sampling, verify, first)
+    last, placed_samples = timings[-1], tuple(one.placement for one in timings)
 
     # Observed: what is known of the last placement beside its times, and what else the machine did.
-    observations = (conditions.observed or partial(_observed, observers))(last, timed)
-    samples = tuple(sample for placement in timed for sample in placement.samples)
-    contention = load.during([one.work.watch for one in placed], samples)
+    observations = (conditions.observe or partial(_observe, observers))(last, placed_samples)
+    samples = tuple(sample for placement in placed_samples for sample in placement.samples)
+    contention = load.during([one.work.watch for one in timings], samples)
 
-    # Told: the samples of all placements, and how they were taken.
+    # Described: the samples of all placements, and how they were taken.
     return Timing(
         samples=samples,
         instrument=chosen.instrument.name,
         cold_l2=last.sets.mode,
         rotations=len(last.sets.sets),
         cuda_graph=cuda_graph,
-        warmups=_untimed(bench, placed),
-        stopped=sampling.stopped([placement.precision_samples for placement in timed[:-1]]),
+        warmups=_untimed(bench, timings),
+        stopped=sampling.stopped([placement.precision_samples for placement in placed_samples[:-1]]),
         fallback=chosen.fallback,
         notes=tuple(note for note in (last.sets.note, *observations.notes, contention and contention.unknown) if note),
         observations=observations,
-        placements=timed,
+        placements=placed_samples,
         contention=contention,
         cpu_threads=None if device.is_gpu else torch.get_num_threads(),
     )
 
 
-def _pilot(bench: Bench, target: Target) -> tuple[list[Placed], float]:
-    """The wall-clock seconds of an untimed call, or of a placement with one call if all calls are to be timed."""
-    placed, start = [], bench.instrument.now()
+def _pilot(bench: Bench, target: Target) -> tuple[list[TimedPlacement], float]:
+    """Measure the wall-clock seconds of an untimed call, or of a placement of one call if all calls are timed."""
+    timings, start = [], bench.instrument.now()
     if stopping.makes_trial(bench.how):
         target()
         bench.device.synchronize()
     elif bench.how.iters is None:
-        placed = [bench.timed(target.at_new_addresses(), 1, 0)]
-    return placed, bench.instrument.now() - start
+        timings = [bench.time_placement(target.at_new_addresses(), 1, 0)]
+    return timings, bench.instrument.now() - start
 
 
-def _placed(bench: Bench, target: Target, sampling: Sampling, verify: Verify, first: list[Placed]) -> list[Placed]:
+def _time_placements(
+    bench: Bench, target: Target, sampling: Sampling, verify: Verify, first: list[TimedPlacement]
+) -> list[TimedPlacement]:
     """Time all placements. Each is kept until the last is timed; freed memory would be used for the next one."""
-    placed, free = list(first), bench.device.free_bytes()
+    timings, free = list(first), bench.device.free_bytes()
 
     # Other addresses, until the time is precise or up.
-    while calls := sampling.next_placement_calls([one.placement.precision_samples for one in placed]):
-        if not placements.fits(target, free, bench.device.free_bytes(), len(placed)):
+    while calls := sampling.next_placement_calls([one.placement.precision_samples for one in timings]):
+        if not placements.fits(target, free, bench.device.free_bytes(), len(timings)):
             break
-        warmup = sampling.warmup(_untimed(bench, placed), len(placed))
-        placed.append(bench.timed(target.at_new_addresses(), calls, warmup))
-        verify(placed[-1].target, placed[-1].work)
+        warmup = sampling.warmup(_untimed(bench, timings), len(timings))
+        timings.append(bench.time_placement(target.at_new_addresses(), calls, warmup))
+        verify(timings[-1].target, timings[-1].work)
 
     # The caller's own.
-    calls = sampling.last_placement_calls([one.placement.precision_samples for one in placed])
-    placed.append(bench.timed(target, calls, sampling.warmup(_untimed(bench, placed), len(placed), last=True)))
-    verify(target, placed[-1].work)
-    return placed
+    calls = sampling.last_placement_calls([one.placement.precision_samples for one in timings])
+    timings.append(
+        bench.time_placement(target, calls, sampling.warmup(_untimed(bench, timings), len(timings), last=True))
+    )
+    verify(target, timings[-1].work)
+    return timings
 
 
-def _untimed(bench: Bench, placed: Sequence[Placed]) -> int:
-    return sum(one.warmup for one in placed) + stopping.makes_trial(bench.how)
+def _untimed(bench: Bench, timings: Sequence[TimedPlacement]) -> int:
+    return sum(one.warmup for one in timings) + stopping.makes_trial(bench.how)
 
 
 def _range(name: str, device: Device) -> AbstractContextManager[None]:
@@ -307,31 +313,31 @@ def _clocks(work: Work, seconds_per_call: float) -> Clocks | None:
     return clock_pass(work, seconds_per_call) if has_clocks else None
 
 
-def _observed(observers: Sequence[Observer], last: Placed, timed: tuple[PlacedSamples, ...]) -> Observations:
-    """What is known of the call beside its times: trace, clocks, telemetry, what observers trace; empty on a CPU."""
+def _observe(observers: Sequence[Observer], last: TimedPlacement, timed: tuple[PlacedSamples, ...]) -> Observations:
+    """Observe the call beside its times: trace, clocks, telemetry, what observers trace; nothing on a CPU."""
     device = last.work.device
     if not device.is_gpu:
         return Observations()
     no_cupti = INSTRUMENTS["cupti"].missing(device)
     no_nvrtc = nvrtc.missing(device)
-    call_trace, traced = (None, {}) if no_cupti else _recorded(observers, last, device)
+    call_trace, traced = (None, {}) if no_cupti else _trace(observers, last, device)
     clocked = [placement.clocks for placement in timed if placement.clocks]
     return Observations(
         trace=call_trace,
-        clocks=clocks.joined(clocked) if clocked else None,
+        clocks=clocks.join(clocked) if clocked else None,
         telemetry=clocked[-1].telemetry if clocked else provenance.read(device),
         notes=tuple(reason for reason in (no_cupti, no_nvrtc) if reason),
         traced=traced,
     )
 
 
-def _recorded(observers: Sequence[Observer], last: Placed, device: Device) -> tuple[Trace | None, dict[str, Any]]:
+def _trace(observers: Sequence[Observer], last: TimedPlacement, device: Device) -> tuple[Trace | None, dict[str, Any]]:
     """Trace the timed call, then let observers look at an eager one, with CUPTI attached once."""
     from cupti import cupti
 
     with attached(cupti, device.synchronize) as recorder:
-        seen = trace(recorder, last.work, statistics.median(last.placement.samples))
-        return seen, {one.name: one.traced(recorder, last.target) for one in observers}
+        call_trace = trace(recorder, last.work, statistics.median(last.placement.samples))
+        return call_trace, {one.name: one.traced(recorder, last.target) for one in observers}
 
 
 def trace(recorder: Recorder, work: Work, seconds_per_call: float) -> Trace | None:

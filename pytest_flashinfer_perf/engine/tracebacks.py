@@ -19,25 +19,26 @@ INSTRUMENT = ("flashinfer", "testing")
 def without_ours(error: BaseException, lines: TracebackType | None) -> TracebackType | None:
     """These lines of an error without this package's own, which its causes lose as well."""
     for cause in _causes(error):
-        cause.__traceback__ = _kept(cause.__traceback__)
-    return _kept(lines)
+        cause.__traceback__ = _without_ours(cause.__traceback__)
+    return _without_ours(lines)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen = {id(error)}
+    visited = {id(error)}
     cause = error.__cause__ or error.__context__
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
+    while cause is not None and id(cause) not in visited:
+        visited.add(id(cause))
         yield cause
         cause = cause.__cause__ or cause.__context__
 
 
-def _kept(lines: TracebackType | None) -> TracebackType | None:
-    kept: TracebackType | None = None
+def _without_ours(lines: TracebackType | None) -> TracebackType | None:
+    """Rebuild a traceback from the lines that are not this package's own."""
+    rest: TracebackType | None = None
     for line in reversed(list(_each(lines))):
         if not is_between(line.tb_frame.f_code.co_filename):
-            kept = TracebackType(kept, line.tb_frame, line.tb_lasti, line.tb_lineno)
-    return kept
+            rest = TracebackType(rest, line.tb_frame, line.tb_lasti, line.tb_lineno)
+    return rest
 
 
 def _each(line: TracebackType | None) -> Iterator[TracebackType]:

@@ -41,14 +41,14 @@ def _nothing() -> None:
 class Expected:
     """The answer to compare with, its tolerances, how outputs are decoded, and the rows to compare.
 
-    `again` computes the answer to the current inputs, None if there is none; `changes` are ways to change the inputs.
+    `recompute` gives the answer to the current inputs, None if there is none; `changes` are ways to change the inputs.
     """
 
     answer: tuple[Tensor, ...]
     tolerances: tuple[Tolerance, ...] = ()
     decoded: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]] = tuple
     sample: Sample | None = None
-    again: Callable[[], Expected | None] = _nothing
+    recompute: Callable[[], Expected | None] = _nothing
     changes: tuple[InputChange, ...] = ()
 
 
@@ -86,11 +86,11 @@ class Examination:
     kinds: tuple[Kind, ...] = ()  # of the first answer, which all others must have
 
     def first(self) -> CheckResult:
-        answer, returned = self._called(self.target)
+        answer, returned = self._call(self.target)
         self.own, changed = {storage(tensor) for tensor in returned if not strange(tensor)}, self._changed()
         self.in_place = bool(changed & self.own)
         self.kinds = tuple(map(_kind, answer))
-        return self._compared(answer, self.expected) + self._unharmed(changed)
+        return self._compare(answer, self.expected) + self._input_faults(changed)
 
     def last(self, timed: Target, returned: object) -> CheckResult:
         """Check the last timed call: its outputs, or what it `returned`, NOT_KEPT if that is not known."""
@@ -99,25 +99,25 @@ class Examination:
         if returned is NOT_KEPT and not timed.outputs:
             return CheckResult()
         expected = Expected(()) if self.in_place else self.expected
-        return self._compared(answer, expected).of("of a timed call")
+        return self._compare(answer, expected).of("of a timed call")
 
     def once_more(self, call: Call) -> CheckResult:
         """Check one more call of what was timed, which may have returned a remembered answer or stopped working."""
         if not self.expected.answer:
-            return self._unharmed(self._changed())
+            return self._input_faults(self._changed())
         with self._other_inputs() as (what, expected):
             if expected is None:
                 return CheckResult(notes=(FIRST_ONLY,))
-            seen = self._compared(self._called(call)[0], expected)
-        return seen.of(f"of one more call {what}".rstrip()) + self._unharmed(self._changed())
+            result = self._compare(self._call(call)[0], expected)
+        return result.of(f"of one more call {what}".rstrip()) + self._input_faults(self._changed())
 
     @contextmanager
     def _other_inputs(self) -> Iterator[tuple[str, Expected | None]]:
         """Make the first change that changes the reference's answer; in-place calls change inputs themselves."""
         changes = (InputChange("", nullcontext),) if self.in_place else self.expected.changes[:MOST_CHANGES]
         for change in changes:
-            with change.made():
-                expected = self.expected.again()
+            with change.apply():
+                expected = self.expected.recompute()
                 if expected is not None and (change.followed or self._follows(expected)):
                     yield change.what, expected
                     return
@@ -129,7 +129,7 @@ class Examination:
         pairs = zip(other.answer, self.expected.answer, strict=False)
         return fits and any(new.shape != old.shape or not torch.equal(new, old) for new, old in pairs)
 
-    def _called(self, call: Call) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def _call(self, call: Call) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Call it, and return its outputs and what it returned."""
         check.poison(self.target.outputs)
         answer = call()
@@ -138,7 +138,7 @@ class Examination:
         self.device.synchronize()
         return self.target.outputs or returned, returned
 
-    def _compared(self, answer: tuple[Tensor, ...], expected: Expected) -> CheckResult:
+    def _compare(self, answer: tuple[Tensor, ...], expected: Expected) -> CheckResult:
         """Compare them if they are of the kinds of the first answer, which decide the tolerances."""
         pairs = enumerate(zip(answer, self.kinds, strict=False))
         others = [(n, _words(_kind(tensor)), _words(kind)) for n, (tensor, kind) in pairs if _kind(tensor) != kind]
@@ -150,12 +150,12 @@ class Examination:
     def _changed(self) -> set[int]:
         return self.before.changed() if self.before else set()
 
-    def _unharmed(self, changed: set[int]) -> CheckResult:
-        """A fault if the call changed an input that it neither returns nor has as `out`, or exchanged one."""
+    def _input_faults(self, changed: set[int]) -> CheckResult:
+        """Report an input that the call changed and neither returns nor has as `out`, or one that it exchanged."""
         if self.before and self.before.moved():
             return CheckResult(faults=(MOVED,))
-        given = tensors((self.target.args, dict(self.target.kwargs)))
-        which = [describe(tensor) for tensor in given if storage(tensor) in changed - self.own]
+        inputs = tensors((self.target.args, dict(self.target.kwargs)))
+        which = [describe(tensor) for tensor in inputs if storage(tensor) in changed - self.own]
         faults = (f"the call changed its input {which[0]}: return it, or name it by out=",) if which else ()
         return CheckResult(faults=faults)
 
@@ -191,12 +191,12 @@ def compared(outputs: tuple[Tensor, ...], expected: Expected, *, poisoned: bool)
         sentence = f"the reference has {_tensors(len(wanted))}, the call gave {_tensors(len(actual))}"
         return CheckResult(faults=(f"{sentence}: name by out= what it writes",))
     allowed = expected.tolerances or (None,) * len(wanted)
-    compare = partial(_compared, expected.sample, poisoned=poisoned)
+    compare = partial(_compare_one, expected.sample, poisoned=poisoned)
     checks = tuple(compare(*these) for these in zip(actual, wanted, allowed, strict=True))
     return CheckResult(checks, tuple(_fault(i, c) for i, c in enumerate(checks) if c.rule))
 
 
-def _compared(
+def _compare_one(
     sample: Sample | None, actual: Tensor, wanted: Tensor, allowed: Tolerance | None, *, poisoned: bool
 ) -> Check:
     actual, wanted = plain(actual), plain(wanted).to(actual.device)
@@ -210,8 +210,8 @@ def _tensors(number: int) -> str:
     return "1 tensor" if number == 1 else f"{number} tensors"
 
 
-def _fault(number: int, seen: Check) -> str:
-    return "\n  ".join((f"output {number}: {seen.lines[0]}", *seen.lines[1:]))
+def _fault(number: int, comparison: Check) -> str:
+    return "\n  ".join((f"output {number}: {comparison.lines[0]}", *comparison.lines[1:]))
 
 
 # Change inputs in place for a moment, to verify that a call's answer depends on them.
@@ -224,15 +224,15 @@ class InputChange(NamedTuple):
     """
 
     what: str
-    made: Callable[[], AbstractContextManager[None]]
+    apply: Callable[[], AbstractContextManager[None]]
     followed: bool = False
 
 
 def negated_activations(parts: Callable[[Any], Tensor], *holders: Any) -> InputChange:
     """The change that negates a routine's activations, once where holders share them."""
     values = {storage(part): part for part in map(parts, holders) if part.numel()}
-    made = partial(_negated, values.values())
-    return InputChange("with its activations negated in place", made, followed=True)
+    negate_all = partial(_negated, values.values())
+    return InputChange("with its activations negated in place", negate_all, followed=True)
 
 
 def changes_of_inputs(arguments: Any, outputs: tuple[Tensor, ...]) -> Iterator[InputChange]:
@@ -240,11 +240,11 @@ def changes_of_inputs(arguments: Any, outputs: tuple[Tensor, ...]) -> Iterator[I
 
     Inputs of one sign keep it, since they may be scales, variances or probabilities.
     """
-    found: dict[int, list[Tensor]] = {}
+    by_storage: dict[int, list[Tensor]] = {}
     for tensor in tensors(arguments):
-        found.setdefault(storage(tensor), []).append(tensor)
+        by_storage.setdefault(storage(tensor), []).append(tensor)
     written = {storage(t) for t in outputs}
-    for key, views in found.items():
+    for key, views in by_storage.items():
         first = views[0]
         if key not in written and first.numel() and {view.dtype for view in views} <= {first.dtype} & BY_DTYPE.keys():
             values, which = _covered(first), f"with its input {describe(first)}"
@@ -273,12 +273,12 @@ def _negated(parts: Iterable[Tensor]) -> Iterator[None]:
 
 @contextmanager
 def _halved(values: Tensor) -> Iterator[None]:
-    kept = values.clone()
-    values.copy_((kept.float() if kept.itemsize == 1 else kept) / 2)
+    original = values.clone()
+    values.copy_((original.float() if original.itemsize == 1 else original) / 2)
     try:
         yield
     finally:
-        values.copy_(kept)
+        values.copy_(original)
 
 
 def negate(values: Tensor) -> None:

@@ -30,7 +30,7 @@ def ranges(monkeypatch):
 
 
 def timed(ranges, device, monkeypatch):
-    monkeypatch.setattr(timing, "_observed", lambda *_: ranges.call() or timing.Observations())
+    monkeypatch.setattr(timing, "_observe", lambda *_: ranges.call() or timing.Observations())
     monkeypatch.setattr(nvrtc, "missing", lambda _device: "there is no GPU")
     target = timing.Target(ranges.call, (torch.ones(4),), name="b1-{s16}-fa3")
     measuring = Measuring(instrument="wall", cold_l2="none", iters=3, warmup=4)

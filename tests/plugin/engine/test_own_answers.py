@@ -261,7 +261,7 @@ def test_what_is_next_to_a_view_is_left_alone():
     """Others may keep their own beside it."""
     whole = torch.arange(16.0)
     [halved] = verification.changes_of_inputs((whole[4:8],), ())
-    with halved.made():
+    with halved.apply():
         assert whole.tolist() == [0, 1, 2, 3, 2, 2.5, 3, 3.5, *range(8, 16)]
     assert torch.equal(whole, torch.arange(16.0))
 
@@ -282,7 +282,7 @@ def test_every_value_of_a_type_comes_back(dtype):
     every = torch.arange(2 ** (8 * dtype.itemsize)).to(bits)
     x = every.clone().view(dtype)
     for change in verification.changes_of_inputs((x,), ()):
-        with change.made():
+        with change.apply():
             assert not torch.equal(x.view(bits), every)
         assert torch.equal(x.view(bits), every)
     assert len(list(verification.changes_of_inputs((x,), ()))) == 2

@@ -136,7 +136,9 @@ def test_a_row_without_work_and_reference_says_so(cpu):
 def test_where_kernels_wait_for_their_launches_it_is_the_host_that_is_seen(cpu, launches, pause, how, is_bound):
     """Kernels of 3 ns, with pauses of 1 ns and more."""
     trace = summarise([Activity("a", at, at + 3) for at in range(0, launches * (4 + pause), 4 + pause)])
-    found = of_samples(cpu, **{"samples": (1.0, 1.0), "instrument": "cupti", "seen": Observations(trace), **how})
+    found = of_samples(
+        cpu, **{"samples": (1.0, 1.0), "instrument": "cupti", "observations": Observations(trace), **how}
+    )
     shown = " ".join(" ".join(terminal.lines([found], (), {})).split())
     assert (found.provenance.host_bound, " host " in shown) == (is_bound, is_bound)
     notes = [note for note in found.execution.notes if note.startswith("limited by the host: the GPU works in ")]

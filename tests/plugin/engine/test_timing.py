@@ -13,7 +13,7 @@ from pytest_flashinfer_perf import Measuring, measure
 from pytest_flashinfer_perf.engine import clocks, instruments
 from pytest_flashinfer_perf.engine.cupti import Activity, summarise
 from pytest_flashinfer_perf.engine.instruments import InstrumentError, Wall, Work
-from pytest_flashinfer_perf.engine.target import FEWEST_CALLS, MOST_PARTS, Restore
+from pytest_flashinfer_perf.engine.target import FEWEST_CALLS, MOST_PARTS, Restoration
 from pytest_flashinfer_perf.machine import provenance
 
 intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), min_size=1, max_size=8)
@@ -143,7 +143,7 @@ def test_an_output_is_passed_on_to_a_function_that_takes_it():
 
 @given(st.integers(1, 200), st.integers(1, 40))
 def test_changed_arguments_are_restored_after_calls_enough_for_one_slow_first_call(calls, sets):
-    parts = list(Restore((), sets).parts(calls))
+    parts = list(Restoration((), sets).parts(calls))
     assert sum(parts) == calls
     assert len(parts) <= MOST_PARTS
     assert len(parts) == 1 or parts[0] >= FEWEST_CALLS

@@ -146,8 +146,8 @@ def test_the_trace_of_the_timed_call_and_the_counts_of_an_eager_one_share_an_att
     monkeypatch.setitem(sys.modules, "cupti", module)
     timed = Work((lambda: cupti.api("cudaGraphLaunch", KERNEL),), flush=False, device=cpu)
     eager = Target(lambda: [cupti.api("cudaLaunchKernel", KERNEL) for _ in range(3)])
-    placed = timing.Placed(eager, timed, None, 0, PlacedSamples((1e-3,)))
-    seen, traced = timing._recorded([HostObserver()], placed, cpu)
+    placed = timing.TimedPlacement(eager, timed, None, 0, PlacedSamples((1e-3,)))
+    seen, traced = timing._trace([HostObserver()], placed, cpu)
     assert (seen.launches, traced["host"].fields["launches"]) == (1, 3)
     assert cupti.finalized == 1
 
