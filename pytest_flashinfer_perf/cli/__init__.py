@@ -107,7 +107,7 @@ class AskedTests:
     def pytest_configure(self, config: pytest.Config) -> None:
         suite = list(map(str, cases.paths()))
         if config.args[: len(suite)] == suite:
-            config.args[: len(suite)] = hooks.asked_paths(config) or suite
+            config.args[: len(suite)] = hooks.selected_paths(config) or suite
 
 
 def of_suite(arguments: Sequence[str]) -> list[str]:

@@ -52,11 +52,11 @@ class Beginning:
             from pytest_flashinfer_perf.plugin import cases
 
             cases.find_arguments(config)
-        if _is_asked_for(config):
+        if _needs_session(config):
             _hooks(config)
 
 
-def _is_asked_for(config: pytest.Config) -> bool:
+def _needs_session(config: pytest.Config) -> bool:
     """Whether an option, an argument or a settings file asks for more than tests may do, or workers may find cases."""
     option = config.option
     workers = getattr(option, "tx", None) or getattr(option, "dist", "no") != "no"
@@ -119,7 +119,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
-    """Before a test file is imported that may use a marker of an extension; files beside it are not looked at."""
+    """Load the extensions before a test file is imported that may use a marker of theirs."""
     is_late = isinstance(collector, pytest.Module) and not loading.is_done(collector.config.pluginmanager)
     if is_late and loading.speaks_of_us(collector.path):
         loading.join_late(collector.config)
@@ -152,7 +152,7 @@ def parametrize(
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, object, object]:
-    """Before extensions see the items."""
+    """Complete the items before extensions see them."""
     if WRONG in config.stash or config.pluginmanager.hasplugin(HOOKS) or any(map(options.needs_device, items)):
         hooks = _hooks(config)
         hooks.complete(session, config, items)
@@ -164,4 +164,4 @@ def perf(request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Perf]:
     """Measure a case with `perf(case)`, your own call with `perf.time(fn, *args, flops=, bytes=, reference=, out=)`."""
     from pytest_flashinfer_perf.plugin import fixture
 
-    yield from fixture.given(request, benchmark)
+    yield from fixture.provide(request, benchmark)

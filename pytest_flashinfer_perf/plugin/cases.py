@@ -35,7 +35,7 @@ def root() -> Path:
 
 
 def paths() -> list[Path]:
-    """Its folders, then those of the extensions."""
+    """Give the suite's folders, then those of the extensions."""
     own = [root() / "tests" / family for family in FAMILIES]
     of_extensions = loading.joined(loading.manager().hook.pytest_perf_suite())
     return [path for path in (*own, *of_extensions) if path.is_dir()]
@@ -66,23 +66,23 @@ def _test(routine: str) -> Callable[[Perf, Case], None]:
 
 def verify(config: pytest.Config) -> None:
     """Raise for unknown backends and cases, before anything is collected."""
-    settings, known = config.stash[SETTINGS], set(all_backends())
-    if not known.issuperset(settings.backends):
-        known |= {backend for routine in routines_beside(config).values() for backend in routine.backends}
-    strange = [name for name in settings.backends if name not in known]
+    settings, backends = config.stash[SETTINGS], set(all_backends())
+    if not backends.issuperset(settings.backends):
+        backends |= {backend for routine in routines_beside(config).values() for backend in routine.backends}
+    strange = [name for name in settings.backends if name not in backends]
     if strange:
-        raise ParamError(f"--perf-backends: {unknown(strange[0], sorted(known))}")
-    asked_for(settings)
+        raise ParamError(f"--perf-backends: {unknown(strange[0], sorted(backends))}")
+    named_cases(settings)
 
 
 def routines_beside(config: pytest.Config) -> dict[str, AnyRoutine]:
-    """Those of extensions that no list of routines has."""
-    found = config.hook.pytest_perf_routines_beside(config=config)
-    return {name: routine for of_one in found for name, routine in of_one.items()}
+    """Give the routines of extensions that no list of routines has."""
+    of_extensions = config.hook.pytest_perf_routines_beside(config=config)
+    return {name: routine for of_one in of_extensions for name, routine in of_one.items()}
 
 
-def asked_for(settings: Settings) -> list[Case]:
-    """The cases that `--perf-case` names."""
+def named_cases(settings: Settings) -> list[Case]:
+    """Give the cases that `--perf-case` names."""
     return [entry.case for entry in _entries(settings) if entry.case is not None]
 
 
@@ -103,22 +103,22 @@ def _entries(settings: Settings) -> Iterator[Entry]:
 def cases_of(routine: AnyRoutine, settings: Settings, own: Sequence[Params | str] = ()) -> list[Case]:
     """A test's cases: those of `--perf-case`, else its own shapes, else the tier's, for each backend."""
     if settings.cases:
-        return [case for case in asked_for(settings) if case.routine is routine]
+        return [case for case in named_cases(settings) if case.routine is routine]
     shapes: Iterable[Shape[Any]] = [_own(routine, params) for params in own]
     return of_shapes(routine, shapes if own else routine.tiers.get(settings.suite, tuple)(), settings)
 
 
 def of_shapes(routine: AnyRoutine, shapes: Iterable[Shape[Any]], settings: Settings) -> list[Case]:
-    """Each shape with each backend that is asked for."""
-    asked = list(backends_of(routine, settings))
-    wanted = ((s, b) for s in shapes for b in asked if b in (s.backends or asked))
+    """Combine each shape with each backend that options name."""
+    backends = list(backends_of(routine, settings))
+    wanted = ((s, b) for s in shapes for b in backends if b in (s.backends or backends))
     seed = DEFAULT_SEED if settings.seed is None else settings.seed
-    made: dict[str, Case] = {}
+    by_id: dict[str, Case] = {}
     for shape, backend in wanted:
         case = Case(routine, shape, backend, seed, settings.case_tag, settings.autotune_cache)
-        if made.setdefault(case.id, case) is not case:  # by which results are matched later
+        if by_id.setdefault(case.id, case) is not case:  # by which results are matched later
             raise ParamError(f"two cases of {routine.name} have the id {case.id}")
-    return list(made.values())
+    return list(by_id.values())
 
 
 def _own(routine: AnyRoutine, params: Params | str) -> Shape[Any]:
@@ -128,5 +128,5 @@ def _own(routine: AnyRoutine, params: Params | str) -> Shape[Any]:
 def backends_of(routine: AnyRoutine, settings: Settings) -> Iterator[str]:
     if not settings.backends:
         return iter(routine.backends)
-    asked = (routine.backend_named(name) for name in settings.backends)
-    return iter(dict.fromkeys(backend.name for backend in asked if backend is not None))
+    named = (routine.backend_named(name) for name in settings.backends)
+    return iter(dict.fromkeys(backend.name for backend in named if backend is not None))

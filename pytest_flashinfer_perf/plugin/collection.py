@@ -31,16 +31,18 @@ def parametrize(
     metafunc: pytest.Metafunc, routines: Mapping[str, AnyRoutine | str], shapes: Sequence[Params | str]
 ) -> None:
     """Parametrize a test with the cases of routines, each by what its ids begin with."""
-    made = [
+    with_ids = [
         (f"{before}{case.id}", case)
         for before, named in routines.items()
-        for case in _made(routine_named(named, all_routines()) if isinstance(named, str) else named, metafunc, shapes)
+        for case in _cases_of(
+            routine_named(named, all_routines()) if isinstance(named, str) else named, metafunc, shapes
+        )
     ]
-    params = [pytest.param(case, id=id_, marks=marks(case)) for id_, case in made]
+    params = [pytest.param(case, id=id_, marks=marks(case)) for id_, case in with_ids]
     metafunc.parametrize("case", params or [pytest.param(None, id=NO_CASE)])
 
 
-def _made(routine: AnyRoutine, metafunc: pytest.Metafunc, shapes: Sequence[Params | str]) -> Sequence[CaseOfTest]:
+def _cases_of(routine: AnyRoutine, metafunc: pytest.Metafunc, shapes: Sequence[Params | str]) -> Sequence[CaseOfTest]:
     """The cases of a test: those that are named, or of an extension that is asked for others, or its own."""
     config, others = metafunc.config, None
     settings = config.stash[SETTINGS]
@@ -56,7 +58,7 @@ def marks(case: CaseOfTest) -> list[pytest.MarkDecorator]:
 
 @functools.cache
 def _requires(backend: str, api: str) -> tuple[pytest.MarkDecorator, ...]:
-    """What a backend is declared to need, as people's own tests say it; decorators alone say it of a template's API."""
+    """Make the markers of what a backend needs; for a template's API, FlashInfer's decorators alone say it."""
     if not (backend and api):
         return ()
     needed = (pytest.mark.requires_flashinfer(api),)
@@ -95,11 +97,11 @@ def give_clocks(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.benchmark(**options), append=False)
 
 
-def verify_asked(session: pytest.Session, items: Sequence[pytest.Item]) -> None:
-    """Raise if no test has a case of `--perf-case`; with `--perf-only` it is told which one of them is wanted."""
+def verify_named_cases(session: pytest.Session, items: Sequence[pytest.Item]) -> None:
+    """Raise if no test has a case of `--perf-case`, unless `--perf-only` lists the tests."""
     names = {(case.routine.name, case.id) for item in items if (case := case_of(item)) is not None}
-    asked = cases.asked_for(session.config.stash[SETTINGS])
-    lacking = [case for case in asked if (case.routine.name, case.id) not in names]
+    wanted = cases.named_cases(session.config.stash[SETTINGS])
+    lacking = [case for case in wanted if (case.routine.name, case.id) not in names]
     may_be_there = session.testsfailed or session.config.getoption("perf_only")  # in what fails to be collected
     if lacking and not may_be_there:
         named = f"--perf-case: no test that is named has the case {lacking[0].identity.case}"
@@ -108,8 +110,8 @@ def verify_asked(session: pytest.Session, items: Sequence[pytest.Item]) -> None:
 
 def deselect_empty(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect, rather than skip, tests of routines that have no case in this run."""
-    known = [(item, getattr(item, "callspec", None)) for item in items if isinstance(item, pytest.Function)]
-    empty = [item for item, spec in known if spec and spec.id == NO_CASE and spec.params.get("case", 0) is None]
+    with_specs = [(item, getattr(item, "callspec", None)) for item in items if isinstance(item, pytest.Function)]
+    empty = [item for item, spec in with_specs if spec and spec.id == NO_CASE and spec.params.get("case", 0) is None]
     if empty:
         items[:] = [item for item in items if item not in empty]
         config.hook.pytest_deselected(items=empty)
@@ -128,10 +130,10 @@ def verify_project(config: pytest.Config, items: list[pytest.Item]) -> None:
     with errors_of_use():
         routines.update(cases.routines_beside(config))
     _verify_quarantine(settings, routines)
-    known = {name: list(routine.backends) for name, routine in routines.items()}
-    for glob in project_file.without_match(settings.checking.tolerances, known):
+    backends = {name: list(routine.backends) for name, routine in routines.items()}
+    for glob in project_file.without_match(settings.checking.tolerances, backends):
         name, _, backend = glob.partition("/")
-        sentence = unknown(backend, sorted(known[name])) if name in known else unknown(name, sorted(known))
+        sentence = unknown(backend, sorted(backends[name])) if name in backends else unknown(name, sorted(backends))
         raise pytest.UsageError(f"{settings.project.where('tolerances', glob)}: {sentence}")
 
 
@@ -161,7 +163,7 @@ def unmet(item: pytest.Item, device: Device) -> str | None:
 
 
 def _capability(*capabilities: str, backend: str = "this test", api: str = "") -> capability.Requirement:
-    """One of these, unless the API's own decorators say where it runs."""
+    """Require one of these capabilities, unless the API's own decorators say where it runs."""
     return capability.hardware(backend, *filter(None, [api]), known=capabilities)
 
 

@@ -53,12 +53,12 @@ def _by_markers(node: Any, settings: Settings) -> Measuring:
 
 
 def _roofs(measured: Measurement) -> Mapping[str, Roof]:
-    """Those of the device, where the row is held against these."""
+    """Give the device's roofs, unless the row has one of its own."""
     return {} if measured.timing.observations.roof else peaks.roofs(measured.device)
 
 
-def given(request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Perf]:
-    """The value of the fixture, while its process has the device."""
+def provide(request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Perf]:
+    """Provide the value of the fixture, while its process has the device."""
     if "perf" not in request.node.fixturenames:
         raise pytest.UsageError("perf must be an argument of the test itself, not of another fixture")
     settings, device = request.config.stash[stash.SETTINGS], request.config.stash[stash.DEVICE]
@@ -68,7 +68,7 @@ def given(request: pytest.FixtureRequest, benchmark: Any) -> Iterator[Perf]:
 
 @dataclass(frozen=True)
 class CaseRun:
-    """What came of a case: its measurement, and its row, where one is to be recorded."""
+    """The result of a case: its measurement, and its row, where one is to be recorded."""
 
     measurement: Measurement | None = None
     row: Row | None = None
@@ -91,8 +91,8 @@ class Perf:
         self._failed: BaseException | None = None
         self._measuring = settings.measuring
 
-    def _asked(self, measuring: Measuring) -> Measuring:
-        """The way to measure, with what is asked for this test alone."""
+    def _for_this_test(self, measuring: Measuring) -> Measuring:
+        """Add what options say of this test alone to the way to measure."""
         return self._settings.of_test(self._node.nodeid, measuring, once=self._only_once)
 
     def __call__(self, case: CaseOfTest) -> Measurement | None:
@@ -100,7 +100,7 @@ class Perf:
         with self._row_or_nothing():
             run: CaseRun = self._node.ihook.pytest_perf_run_case(item=self._node, perf=self, case=case)
             if run.measurement is None or run.row is None:
-                benchmark_rows.leave_out(self._benchmark)
+                benchmark_rows.drop_row(self._benchmark)
             else:
                 self._record(run.measurement, run.row)
         return run.measurement
@@ -109,25 +109,25 @@ class Perf:
         """Check a case and time it, unless its answer alone is asked for."""
         self._node.stash[IDENTITY] = case.identity.on(self._device)
         self._node.stash[stash.REPEAT] = case.repro
-        known = quarantined(case, self._settings.quarantine, all_routines())
-        if known:
-            pytest.skip(known.sentence)
+        quarantine = quarantined(case, self._settings.quarantine, all_routines())
+        if quarantine:
+            pytest.skip(quarantine.sentence)
         checking = case.options.applied_to_checks(self._settings.checking)
         measuring = self._measuring if self._only_once else case.options.applied_to(self._measuring, self._device)
         limit = self._settings.max_memory
         result = run_case(case, measuring, checking, self._device, limit, time_calls=self.time_calls)
         if self._settings.checking.only:
-            self._checked(result.measurement)
+            self._record_check(result.measurement)
             return CaseRun(result.measurement)
         self._benchmark.params = case.json_params
         self._benchmark.group = self._benchmark.group or f"{case.identity.routine}/{case.identity.shape}"
-        made = row.of_case(case, result, self._measuring.peaks)
+        new_row = row.of_case(case, result, self._measuring.peaks)
         upstream = self._node.ihook.pytest_perf_repeat(case=case)
-        return CaseRun(result.measurement, replace(made, setup=replace(made.setup, repro_upstream=upstream)))
+        return CaseRun(result.measurement, replace(new_row, setup=replace(new_row.setup, repro_upstream=upstream)))
 
-    def _checked(self, seen: Measurement) -> None:
+    def _record_check(self, measurement: Measurement) -> None:
         """Record the result of the check; without a time there is no row."""
-        self._node.stash[stash.CHECKED] = row.refcheck(seen)
+        self._node.stash[stash.CHECKED] = row.refcheck(measurement)
 
     def time(  # noqa: PLR0913 - one argument per property of a call
         self,
@@ -146,29 +146,31 @@ class Perf:
         `measuring` has the fields of Measuring that differ from the run's options for this call.
         """
         call = CallSpec(fn, args, kwargs, flops, bytes, flops_dtype, reference, out)
-        return self._timed(call, measuring, self._settings.checking)
+        return self._time(call, measuring, self._settings.checking)
 
     def unchecked(self, call: CallSpec, measuring: Asked) -> Measurement:
         """Time a call of a function that says neither what it writes nor what is right."""
         if self._settings.checking.only:
             pytest.skip("--perf-refcheck=only: this call has no reference")
-        return self._timed(call, measuring, Checking(refcheck="off"))
+        return self._time(call, measuring, Checking(refcheck="off"))
 
-    def _timed(self, call: CallSpec, measuring: Asked, checking: Checking) -> Measurement:
+    def _time(self, call: CallSpec, measuring: Asked, checking: Checking) -> Measurement:
         with self._row_or_nothing():
             self._node.stash[IDENTITY] = self._identity
             if stash.INSTEAD in self._node.config.stash:
                 pytest.skip(self._node.config.stash[stash.INSTEAD])
-            self._measuring = self._asked(self._measuring.changed_by(measuring))
+            self._measuring = self._for_this_test(self._measuring.changed_by(measuring))
             builds.watch()
             where = {"device": str(self._device.torch), "name": self._node.name}
-            seen = measure_call(call, self._measuring, checking, **where, time_calls=self.time_calls)
-            measured = replace(seen, checking=self._settings.checking)  # the run's, in a call that cannot be checked
+            measurement = measure_call(call, self._measuring, checking, **where, time_calls=self.time_calls)
+            measured = replace(
+                measurement, checking=self._settings.checking
+            )  # the run's, in a call that cannot be checked
             is_inferred = call.flops_dtype is None
             cost = Cost(measured.flops or 0.0, measured.bytes or 0.0, measured.flops_dtype or "", inferred=is_inferred)
             if self._settings.checking.only:
-                benchmark_rows.leave_out(self._benchmark)
-                self._checked(measured)
+                benchmark_rows.drop_row(self._benchmark)
+                self._record_check(measured)
             else:
                 self._record(measured, self._own_row(measured, cost))
         return measured
@@ -176,7 +178,7 @@ class Perf:
     def verify_used(self) -> None:
         """Fail a test that ended well without a measurement: it did not use the fixture, or went on after it failed."""
         if not self._used:
-            benchmark_rows.leave_out(self._benchmark)
+            benchmark_rows.drop_row(self._benchmark)
             pytest.fail(NOTHING_MEASURED, pytrace=False)
         if self._failed is not None:
             first, *_ = str(self._failed).splitlines() or [type(self._failed).__name__]
@@ -193,18 +195,18 @@ class Perf:
             if carried.checked is not None:
                 self._node.stash[stash.CHECKED] = carried.checked
             if carried.row is None or self._only_once:
-                benchmark_rows.leave_out(self._benchmark)
+                benchmark_rows.drop_row(self._benchmark)
                 return
             self._benchmark.params = dict(carried.row.params) or None
-            self._kept(replace(carried.row, stats=Stats.of(carried.row.stats.data)), carried.roofs)
+            self._keep(replace(carried.row, stats=Stats.of(carried.row.stats.data)), carried.roofs)
 
     def evaluated(self, evaluate: Evaluate, repeat: str) -> None:
         """Record what a child process measured and checked. `evaluate` gets True if one call is enough."""
 
         def run() -> CaseReport:
             measured, described, params = evaluate(self._only_once or self._settings.checking.only, self._device)
-            made = replace(described(self._own_row(measured, None)), params=params)
-            return CaseReport(row=made, roofs=_roofs(measured))
+            new_row = replace(described(self._own_row(measured, None)), params=params)
+            return CaseReport(row=new_row, roofs=_roofs(measured))
 
         self.measured_by_others(run, repeat)
 
@@ -217,20 +219,20 @@ class Perf:
         identity = self._identity.on(measured.device)
         return row.of_measurement(identity, measured, cost, self._measuring.peaks)
 
-    def _record(self, measured: Measurement, made: Row) -> None:
+    def _record(self, measured: Measurement, new_row: Row) -> None:
         if self._only_once:
-            benchmark_rows.leave_out(self._benchmark)
+            benchmark_rows.drop_row(self._benchmark)
             return
-        self._kept(made, _roofs(measured))
+        self._keep(new_row, _roofs(measured))
 
-    def _kept(self, made: Row, roofs: Mapping[str, Roof]) -> None:
-        execution = replace(made.execution, worker=self._worker, case_s=time.monotonic() - self._since)
-        made = replace(made, name=self._benchmark.name, fullname=self._benchmark.fullname, execution=execution)
+    def _keep(self, new_row: Row, roofs: Mapping[str, Roof]) -> None:
+        execution = replace(new_row.execution, worker=self._worker, case_s=time.monotonic() - self._since)
+        new_row = replace(new_row, name=self._benchmark.name, fullname=self._benchmark.fullname, execution=execution)
         if self._worker is None:
-            benchmark_rows.write(self._benchmark, self._node.get_closest_marker("benchmark").kwargs["timer"], made)
+            benchmark_rows.write(self._benchmark, self._node.get_closest_marker("benchmark").kwargs["timer"], new_row)
         else:
-            benchmark_rows.ship(self._benchmark, made)
-        self._node.stash[stash.ROW], self._node.stash[stash.ROOFS] = made, roofs
+            benchmark_rows.attach_row(self._benchmark, new_row)
+        self._node.stash[stash.ROW], self._node.stash[stash.ROOFS] = new_row, roofs
 
     @contextmanager
     def _row_or_nothing(self) -> Iterator[None]:
@@ -240,11 +242,11 @@ class Perf:
         self._since = time.monotonic()
         try:
             with self._sentences():
-                self._measuring = self._asked(_by_markers(self._node, self._settings))
+                self._measuring = self._for_this_test(_by_markers(self._node, self._settings))
                 yield
         except BaseException as error:
             self._failed = error
-            benchmark_rows.leave_out(self._benchmark)
+            benchmark_rows.drop_row(self._benchmark)
             raise
 
     @contextmanager

@@ -121,7 +121,7 @@ class Gate:
 
     @functools.cached_property
     def judgement(self) -> Judgement:
-        """Of this session alone, made once: after its last test, so that no row comes later."""
+        """Judge this session, once: after its last test, so that no row comes later."""
         left = tuple(case for of_test in self.unmeasured.values() for case in of_test)
         block, machine = Block(unmeasured=left, parts=self.parts()), provenance.machine(self.config)
         now, rows = datetime.now(timezone.utc), tuple(self.rows.values())

@@ -56,13 +56,13 @@ def _start_gathering(config: pytest.Config, settings: Settings, board: Board) ->
 
 def _set_arguments(config: pytest.Config) -> None:
     """Add the tests that options ask for to the arguments of pytest, where none are named."""
-    asked = [] if config.args_source is pytest.Config.ArgsSource.ARGS else asked_paths(config)
-    if asked:
-        config.args[:] = asked
+    paths = [] if config.args_source is pytest.Config.ArgsSource.ARGS else selected_paths(config)
+    if paths:
+        config.args[:] = paths
 
 
-def asked_paths(config: pytest.Config) -> list[str]:
-    """Those of the suite, if a case of it is asked for, and those of extensions."""
+def selected_paths(config: pytest.Config) -> list[str]:
+    """Give the paths that options select: the suite's, if they name a case of it, and those of extensions."""
     from pytest_flashinfer_perf.plugin import cases
 
     of_suite = cases.paths() if config.getoption("perf_case") else []
@@ -73,11 +73,11 @@ def _keep_only(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect all tests but those that the file of `--perf-only` lists."""
     path = config.invocation_params.dir / config.getoption("perf_only")
     try:
-        asked = set(path.read_text(encoding="utf-8").splitlines())
+        wanted = set(path.read_text(encoding="utf-8").splitlines())
     except OSError as error:
         raise pytest.UsageError(f"--perf-only: {error}") from error
-    others = [item for item in items if item.nodeid not in asked]
-    items[:] = [item for item in items if item.nodeid in asked]
+    others = [item for item in items if item.nodeid not in wanted]
+    items[:] = [item for item in items if item.nodeid in wanted]
     config.hook.pytest_deselected(items=others)
 
 
@@ -91,7 +91,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_report_collectionfinish(items: list[pytest.Item]) -> list[str]:
-    """Whether FlashInfer is complete."""
+    """Say in the header whether FlashInfer is complete."""
     from pytest_flashinfer_perf.machine import requirements
 
     if any(map(measures, items)):
@@ -104,7 +104,7 @@ def pytest_report_collectionfinish(items: list[pytest.Item]) -> list[str]:
 
 @pytest.hookimpl(specname="pytest_collection", wrapper=True)
 def pytest_collection_imports() -> Generator[None, object, object]:
-    """Torch is imported meanwhile, and routines."""
+    """Collect while garbage collection waits: torch and routines are imported meanwhile."""
     with importing():
         return (yield)
 
@@ -126,7 +126,7 @@ def complete(session: pytest.Session, config: pytest.Config, items: list[pytest.
         from pytest_flashinfer_perf.plugin import collection
         from pytest_flashinfer_perf.plugin.items import WithoutCase
 
-        collection.verify_asked(session, items)
+        collection.verify_named_cases(session, items)
         items.extend(session.genitems(WithoutCase.from_parent(session, name="--perf-case", nodeid="--perf-case")))
     if config.getoption("perf_only"):
         _keep_only(config, items)
@@ -177,9 +177,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if measures(item):
         from pytest_flashinfer_perf.plugin.fixture import Perf
 
-        given = item.funcargs.get("perf")  # type: ignore[attr-defined] # items with fixtures have it
-        if isinstance(given, Perf):
-            given.verify_used()
+        perf = item.funcargs.get("perf")  # type: ignore[attr-defined] # items with fixtures have it
+        if isinstance(perf, Perf):
+            perf.verify_used()
     return done
 
 
@@ -191,9 +191,9 @@ def pytest_runtest_makereport(
     if measured and call.excinfo is not None and not item.config.getoption("fulltrace"):
         from pytest_flashinfer_perf.engine import tracebacks
 
-        kept = tracebacks.without_ours(call.excinfo.value, call.excinfo.tb)
-        if kept is not None:
-            call.excinfo.traceback = type(call.excinfo.traceback)(kept)
+        lines = tracebacks.without_ours(call.excinfo.value, call.excinfo.tb)
+        if lines is not None:
+            call.excinfo.traceback = type(call.excinfo.traceback)(lines)
     report = yield
     if measured and report.when == "call":
         results.add(item, report)
@@ -201,13 +201,13 @@ def pytest_runtest_makereport(
         results.fail_strict_skip(item, report, reports.reason(report))
     if not report.passed and (measured or stash.IDENTITY in item.stash):
         results.make_printable(report)
-        left = reports.unmeasured_of(report, stash.identity(item), item.stash.get(stash.LINE, None))
-        reports.add(report, unmeasured=left)
+        unmeasured = reports.unmeasured_of(report, stash.identity(item), item.stash.get(stash.LINE, None))
+        reports.add(report, unmeasured=unmeasured)
         if report.failed and call.excinfo is not None:
             results.name_line(item, report, call.excinfo)
     return report
 
 
 def pytest_unconfigure() -> None:
-    """Leave out what tests imported: pytest looks for garbage up to six times from here on, and Python as it ends."""
+    """Freeze imported objects, so that the garbage collections at exit, pytest's and Python's, are fast."""
     freeze_imports()

@@ -36,7 +36,7 @@ class Entry:
 
     @property
     def identity(self) -> Identity:
-        """The names in reports, for a line without a case its own."""
+        """The names in reports; a line without a case has its own."""
         return self.case.identity if self.case else Identity(case=self.name)
 
 
@@ -49,9 +49,9 @@ def read(line: str, where: str, backends: Sequence[str] = ()) -> list[Entry]:
         return [replace(unread, missing=str(reason))]
     except ParamError as error:
         return [replace(unread, problem=str(error))]
-    unread, asked = replace(unread, parsed=parsed), backends or parsed.backends
-    stand_in = [STAND_IN] if not asked and STAND_IN in parsed.routine.backends else []
-    measured = [_entry(unread, parsed, name) for name in asked or parsed.usual]
+    unread, names = replace(unread, parsed=parsed), backends or parsed.backends
+    stand_in = [STAND_IN] if not names and STAND_IN in parsed.routine.backends else []
+    measured = [_entry(unread, parsed, name) for name in names or parsed.usual]
     return measured + [_entry(unread, parsed, name, stands_in=True) for name in stand_in]
 
 
@@ -72,17 +72,17 @@ def _slug(line: str) -> str:
 
 
 def numbered(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Those of a file, in which one may stand again: it has a number in its name then."""
-    seen: Counter[str] = Counter()
+    """Number the entries of a file that repeat an earlier one."""
+    counts: Counter[str] = Counter()
     for entry in entries:
-        seen[entry.name] += 1
-        if (nth := seen[entry.name]) == 1:
+        counts[entry.name] += 1
+        if (nth := counts[entry.name]) == 1:
             yield entry
         elif entry.case is None:
             yield replace(entry, name=f"{entry.name[:-1]}-{nth}]")
         else:
-            again = replace(entry.case, nth=nth)
-            yield replace(entry, name=f"{again.routine.name}[{again.id}]", case=again)
+            repeated = replace(entry.case, nth=nth)
+            yield replace(entry, name=f"{repeated.routine.name}[{repeated.id}]", case=repeated)
 
 
 def cases_of(words: Iterable[str], routines: Mapping[str, AnyRoutine]) -> list[Case]:
@@ -91,5 +91,5 @@ def cases_of(words: Iterable[str], routines: Mapping[str, AnyRoutine]) -> list[C
 
 
 def parse(words: list[str], routines: Mapping[str, AnyRoutine]) -> FlagLine:
-    known: FlagLine | None = loading.manager().hook.pytest_perf_line(words=words, routines=routines)
-    return cases.parse(words, dict(routines)) if known is None else known
+    line: FlagLine | None = loading.manager().hook.pytest_perf_line(words=words, routines=routines)
+    return cases.parse(words, dict(routines)) if line is None else line

@@ -20,7 +20,7 @@ RULES: pytest.StashKey[Rules] = pytest.StashKey()  # of the config
 
 
 def _refuse_empty(config: pytest.Config) -> None:
-    """Without this, an empty value would be taken for an option that was not given."""
+    """Refuse an empty value, which would pass for an option that was not given."""
     for one in options.of_all(config):
         value = getattr(config.option, one.dest)
         values = value if isinstance(value, list) else [value]
@@ -37,12 +37,12 @@ def read(config: pytest.Config) -> Settings:
     project = _project(config)
     _verify_gate(config, project)
     bounds, quarantined = project_file.read_tolerances(project), project_file.read_quarantine(project)
-    given = config.option
+    options = config.option
     return Settings(
-        **values_of(Settings, given),
+        **values_of(Settings, options),
         project=project,
-        measuring=Measuring(**values_of(Measuring, given), max_time=_max_time(config)),
-        checking=Checking(**values_of(Checking, given), tolerances=bounds),
+        measuring=Measuring(**values_of(Measuring, options), max_time=_max_time(config)),
+        checking=Checking(**values_of(Checking, options), tolerances=bounds),
         quarantine=quarantined,
         plants=_plants(config),
     )
@@ -57,14 +57,14 @@ def _max_time(config: pytest.Config) -> float:
 
 
 def _verify_gate(config: pytest.Config, project: ProjectFile) -> None:
-    """What `--perf-gate` alone uses is verified without it too, so that a mistake shows when it is made."""
+    """Verify what `--perf-gate` uses without it too, so that a mistake shows when it is made."""
     match.allowed(config.getoption("perf_gate_allow"))
     if project.sections:
         rules_of(config, project)
 
 
 def rules_of(config: pytest.Config, project: ProjectFile) -> Rules:
-    """Those of the settings file, which is read once."""
+    """Read the rules of the settings file, once."""
     if RULES not in config.stash:
         from pytest_flashinfer_perf.gate import verdict
 

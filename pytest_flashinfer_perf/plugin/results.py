@@ -124,7 +124,7 @@ class Board:
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """After all other tables."""
+        """Show our table after all others."""
         config, rows, checked = terminalreporter.config, self.rows, self._all("checked")
         added = list(loading.joined(config.hook.pytest_perf_terminal(config=config, rows=rows)))
         skips, xfailed = self.reasons("skipped"), self.reasons("xfailed")
@@ -160,7 +160,7 @@ class Board:
 
 
 def _without_effect(config: pytest.Config, rows: Sequence[Row]) -> Iterator[str]:
-    """A sentence for each option that is given and that no case could use."""
+    """Say of each option that no case could use it."""
     for one in options.of_all(config):
         is_given = rows and config.getoption(one.dest) != one.default
         if is_given and one.users is not None and not any(map(one.users.have, rows)):
@@ -196,7 +196,7 @@ def add(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def make_printable(report: pytest.TestReport) -> None:
-    """What pytest prints as it is: the sentences of skips and failures, and the lines of tracebacks."""
+    """Make printable what pytest prints as it is: sentences of skips and failures, and lines of tracebacks."""
     shown: Any = report.longrepr
     if isinstance(shown, str):
         report.longrepr = safe_lines(shown)
@@ -268,7 +268,7 @@ def _saves(config: pytest.Config) -> bool:
 
 
 def _read(config: pytest.Config, settings: Settings) -> Iterator[Path]:
-    """Files that the session reads, as far as it is known before tests are collected."""
+    """Give the files that the session reads, as far as they are known before tests are collected."""
     here = config.invocation_params.dir
     for value in (config.getoption(one.dest) for one in options.of_all(config) if one.reads):
         yield from (here / path for path in (value if isinstance(value, list) else [value]) if path)

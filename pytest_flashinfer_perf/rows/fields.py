@@ -40,8 +40,8 @@ def read(kind: Callable[..., T], values: Any, where: str) -> T:
     """An object of this dataclass; a part whose name is not a key is read from the same, flat, values."""
     if not isinstance(values, Mapping):
         raise FieldError(f"{where} must be an object, got {shown(values)}")
-    given = {name: value for name, part in _parts(kind) if (value := part(values, where)) is not MISSING}
-    return kind(**given)
+    arguments = {name: value for name, part in _parts(kind) if (value := part(values, where)) is not MISSING}
+    return kind(**arguments)
 
 
 def parsed(text: str) -> Any:
@@ -53,9 +53,9 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def value(kind: Any, given: Any, where: str) -> Any:
+def value(kind: Any, json_value: Any, where: str) -> Any:
     """A value of this type."""
-    return _reader(kind)(given, where)
+    return _reader(kind)(json_value, where)
 
 
 def read_list(kind: Callable[..., T], values: Any, where: str) -> list[T]:
@@ -81,8 +81,8 @@ def types_of(kind: Any) -> dict[str, Any]:
 
 @functools.cache
 def _parts(kind: Any) -> list[tuple[str, Reader]]:
-    known = types_of(kind)
-    return [(field.name, _part(field, known[field.name])) for field in fields(kind)]
+    types = types_of(kind)
+    return [(field.name, _part(field, types[field.name])) for field in fields(kind)]
 
 
 def _part(field: Field[Any], kind: Any) -> Reader:
@@ -118,7 +118,7 @@ def _reader(kind: Any) -> Reader:
 
 
 def _unwritten(_value: Any, where: str) -> Any:
-    """Of a protocol, whose objects are never written: only that there is none can be read."""
+    """Read the field of a protocol, whose objects are never written: it can only be null."""
     raise FieldError(f"{where} must be null")
 
 
@@ -148,9 +148,9 @@ def _scalar(expected: str, kinds: tuple[type, ...], value: Any, where: str) -> A
     return float(value)  # the same number, of which arithmetic stays as small as that of other floats
 
 
-def _one_of(known: tuple[Any, ...], value: Any, where: str) -> Any:
-    if value not in known or (isinstance(value, (bool, float)) and type(value) not in map(type, known)):
-        raise FieldError(f"{where} must be one of {', '.join(map(str, known))}, got {shown(value)}")
+def _one_of(choices: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value not in choices or (isinstance(value, (bool, float)) and type(value) not in map(type, choices)):
+        raise FieldError(f"{where} must be one of {', '.join(map(str, choices))}, got {shown(value)}")
     return value
 
 
@@ -159,7 +159,7 @@ def _or_null(reader: Reader, value: Any, where: str) -> Any:
 
 
 def _list(readers: list[Reader], repeated: bool, plain: type | None, values: Any, where: str) -> tuple[Any, ...]:
-    """Lists of samples are most of a file: one of the `plain` type alone is not looked at value by value."""
+    """Read a list; one of the `plain` type alone is accepted as a whole, since samples are most of a file."""
     if not isinstance(values, (list, tuple)) or not (repeated or len(values) == len(readers)):
         raise FieldError(f"{where} must be a list, got {shown(values)}")
     if plain and set(map(type, values)) == {plain}:

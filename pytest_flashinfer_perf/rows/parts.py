@@ -14,14 +14,14 @@ from pytest_flashinfer_perf.rows.fields import FieldError
 DECLARED: dict[str, Any] = {}  # the type of each part, with its description
 
 
-def declare(found: Iterable[Mapping[str, Any]]) -> None:
+def declare(parts_of_extensions: Iterable[Mapping[str, Any]]) -> None:
     """Let rows have the parts that each of some extensions names."""
-    known: dict[str, Any] = {}
-    for of_one in found:
-        if twice := known.keys() & of_one.keys():
+    declared: dict[str, Any] = {}
+    for parts in parts_of_extensions:
+        if twice := declared.keys() & parts.keys():
             raise RuntimeError(f"two extensions add {', '.join(sorted(twice))} to a row")
-        known.update(of_one)
-    DECLARED.update(known)
+        declared.update(parts)
+    DECLARED.update(declared)
 
 
 class Parts(dict[str, Any]):

@@ -269,11 +269,11 @@ class Stats:
         """What pytest-benchmark will write of these samples."""
         from pytest_benchmark import stats
 
-        made: Any = stats.Stats()
+        statistics: Any = stats.Stats()
         for sample in samples:
-            made.update(sample)
-        known = {name: getattr(made, name) for name in ("median", "mean", "stddev", "iqr", "rounds", "total")}
-        return cls(**known, data=tuple(made.data))
+            statistics.update(sample)
+        figures = {name: getattr(statistics, name) for name in ("median", "mean", "stddev", "iqr", "rounds", "total")}
+        return cls(**figures, data=tuple(statistics.data))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -366,25 +366,25 @@ OURS = {"case", "status", "instrument"}  # a benchmark that sets a field of its 
 
 
 def read(record: Any, where: str) -> Row:
-    """One benchmark of pytest-benchmark's JSON."""
+    """Read one benchmark of pytest-benchmark's JSON."""
     if not isinstance(record, Mapping) or not isinstance(record.get("fullname"), str):
         raise FieldError(f"{where} lacks fullname")
     where = f"{where} ({record['fullname']})"
-    given, params = (fields.object_in(record, name, where) for name in ("extra_info", "params"))
-    info = given if given.keys() >= OURS else {"case": record["fullname"]}
+    extra_info, params = (fields.object_in(record, name, where) for name in ("extra_info", "params"))
+    info = extra_info if extra_info.keys() >= OURS else {"case": record["fullname"]}
     return Row(
         name=str(record.get("name", "")),
         fullname=record["fullname"],
         stats=_stats(record.get("stats"), f"{where}: stats"),
         params=params,
-        facts={name: value for name, value in given.items() if not is_own(name) or info is not given},
+        facts={name: value for name, value in extra_info.items() if not is_own(name) or info is not extra_info},
         parts=Parts.among(info, where),
         **{name: fields.read(kind, info, where) for name, kind in PARTS.items()},
     )
 
 
 def _stats(values: Any, where: str) -> Stats:
-    """Null stands for NaN, which JSON does not have."""
+    """Read the statistics, in which null stands for NaN, which JSON lacks."""
     if not isinstance(values, Mapping):
         return fields.read(Stats, values, where)
     times = {name: math.nan if value is None else value for name, value in values.items()}

@@ -92,8 +92,8 @@ class Commit:
 
     @classmethod
     def of(cls, commit_info: Mapping[str, Any]) -> Commit:
-        known = commit_info.get("id")
-        return cls(None if known in (None, "unversioned") else str(known), bool(commit_info.get("dirty")))
+        commit = commit_info.get("id")
+        return cls(None if commit in (None, "unversioned") else str(commit), bool(commit_info.get("dirty")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,12 +229,14 @@ def _block(document: Mapping[str, Any]) -> Block | None:
     own = fields.object_in(document, SCHEMA_KEY)
     if own.get("schema") != SCHEMA:
         raise FieldError(f"it has schema {shown(own.get('schema'))}, this version reads {SCHEMA}: update it")
-    known, block = fields.types_of(Block), fields.read(Block, own, SCHEMA_KEY)
-    return replace(block, parts={name: value for name, value in own.items() if value is not None and name not in known})
+    own_fields, block = fields.types_of(Block), fields.read(Block, own, SCHEMA_KEY)
+    return replace(
+        block, parts={name: value for name, value in own.items() if value is not None and name not in own_fields}
+    )
 
 
 def _when(text: Any) -> datetime:
-    """pytest-benchmark before 5 wrote times without an offset, in UTC."""
+    """Read the time of a run; pytest-benchmark before 5 wrote it without an offset, in UTC."""
     if text is None:
         return datetime.fromtimestamp(0, timezone.utc)
     try:
@@ -251,18 +253,18 @@ STORAGE = Path(".benchmarks")
 
 def read_all(names: Iterable[str | Path], storage: Path = STORAGE) -> list[Run]:
     """The runs, in the order of the arguments."""
-    found = [run for name in names for run in _read_one(name, storage)]
-    if not found:
+    runs = [run for name in names for run in _read_one(name, storage)]
+    if not runs:
         raise RunError("no files of results were given")
-    verify_once(found)
-    return found
+    verify_once(runs)
+    return runs
 
 
-def verify_once(found: Iterable[Run]) -> None:
-    """Each run is a process: a copy of one would count as another that agrees with it."""
-    seen: dict[object, Run] = {}
-    for run in found:
-        first = seen.setdefault(run.fingerprint, run)
+def verify_once(runs: Iterable[Run]) -> None:
+    """Refuse a copy of a run: it would count as another process that agrees with the first."""
+    firsts: dict[object, Run] = {}
+    for run in runs:
+        first = firsts.setdefault(run.fingerprint, run)
         if first is not run:
             raise RunError(f"{run.source} is the same run as {first.source}: a process counts once, leave one out")
 
@@ -286,7 +288,7 @@ def files(name: str | Path, storage: Path = STORAGE) -> list[Path]:
 
 
 def _read_one(name: str | Path, storage: Path) -> list[Run]:
-    """Other files of JSON may lie in a folder too."""
+    """Read the runs of one name; other files of JSON may lie in a folder too."""
     loaded = {path: load(path) for path in files(name, storage)}
     is_folder = Path(name).is_dir()
     wanted = {path: one for path, one in loaded.items() if "benchmarks" in one or not is_folder}
@@ -296,10 +298,10 @@ def _read_one(name: str | Path, storage: Path) -> list[Run]:
 
 
 def _stored(name: str, storage: Path) -> Path:
-    """The latest of that name, as `--benchmark-save` numbers them: 0007_NAME.json, below a folder per machine."""
+    """Find the latest run of that name, as `--benchmark-save` numbers them: MACHINE/0007_NAME.json."""
     numbered = "[0-9]" * 4
     patterns = (f"{numbered}_{name}.json", f"{name}.json", f"{name}_*.json") if "/" not in name else ()
-    found = [file for pattern in patterns for file in storage.rglob(pattern)]
-    if not found:
+    candidates = [file for pattern in patterns for file in storage.rglob(pattern)]
+    if not candidates:
         raise RunError(f"{name}: no such file or folder, and no such name in {storage}")
-    return max(found, key=lambda file: (file.name.partition("_")[0], file.stat().st_mtime))
+    return max(candidates, key=lambda file: (file.name.partition("_")[0], file.stat().st_mtime))

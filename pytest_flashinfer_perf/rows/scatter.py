@@ -21,7 +21,7 @@ def is_measured(value: float) -> bool:
 
 
 def median_error(middle: float, count: int) -> float:
-    """The error of the median of this many samples, from the width of their middle half."""
+    """The error of the median of this many samples, from their interquartile range."""
     return MEDIAN_ERROR * middle / math.sqrt(count)
 
 
@@ -46,7 +46,7 @@ def is_noisy(samples: Sequence[float], instrument: str) -> bool:
 
 
 def noise(instrument: str, contention: Contention | None = None) -> str:
-    """Why the samples are not trusted."""
+    """Say why the samples are not trusted."""
     if contention is not None and contention.is_busy:
         return contention.sentence
     if instrument == "wall":

@@ -56,20 +56,20 @@ def write(benchmark: Any, clock: ReplayClock, row: Row) -> None:
     benchmark.pedantic(lambda: None, rounds=row.stats.rounds, iterations=1)
 
 
-def ship(benchmark: Any, row: Row) -> None:
-    """Where pytest-benchmark is off, in a worker: the row stays with the fixture until the test's report takes it."""
+def attach_row(benchmark: Any, row: Row) -> None:
+    """Keep the row with the fixture until the test's report takes it: in a worker pytest-benchmark is off."""
     benchmark.extra_info.update(checked(row))
-    leave_out(benchmark)
+    drop_row(benchmark)
 
 
-def leave_out(benchmark: Any) -> None:
-    """The fixture counts as used, and no row is written: of a skipped or wrong case there is nothing to record."""
+def drop_row(benchmark: Any) -> None:
+    """Mark the fixture as used without a row, as for a skipped or wrong case."""
     benchmark.disabled = True
     benchmark.pedantic(lambda: None)
 
 
 def checked(row: Row) -> dict[str, Any]:
-    """Fail here, in the test that set it: at the session's end one bad value would empty the whole JSON file."""
+    """Fail in the test that set a value that JSON lacks: at the session's end it would empty the whole file."""
     written = row.extra_info()
     try:
         json.dumps(written, allow_nan=False)
@@ -82,13 +82,13 @@ def checked(row: Row) -> dict[str, Any]:
 
 
 def finished(item: pytest.Item, row: Row, benchmark: Any) -> tuple[Row, Options]:
-    """The row as pytest-benchmark's JSON will have it, with what the test itself has added to its fixture by now."""
+    """Complete the row with what the test itself has added to its fixture, as pytest-benchmark's JSON will have it."""
     marker = item.get_closest_marker("benchmark")
     own = {name: value for name, value in benchmark.extra_info.items() if not is_own(name)}
     benchmark.extra_info.update(row.extra_info())  # what the test has set meanwhile of these is not what was measured
-    given = {name: value for name, value in (marker.kwargs if marker else {}).items() if name != "timer"}
-    facts, params, given = json.loads(safe_dumps([own, benchmark.params or {}, given]))
-    return replace(row, facts=facts, params=params), Options(benchmark.group, benchmark.param, given)
+    options = {name: value for name, value in (marker.kwargs if marker else {}).items() if name != "timer"}
+    facts, params, options = json.loads(safe_dumps([own, benchmark.params or {}, options]))
+    return replace(row, facts=facts, params=params), Options(benchmark.group, benchmark.param, options)
 
 
 def add(config: pytest.Config, row: Row, options: Options) -> None:
@@ -96,11 +96,11 @@ def add(config: pytest.Config, row: Row, options: Options) -> None:
     session: Any = config.pluginmanager.get_plugin("pytest-benchmark")
     clock = ReplayClock()
     clock.load(row.provenance.instrument, row.stats.data)
-    given = {**session.options, **options.marker, "timer": SimpleNamespace(target=clock), "cprofile": False}
+    arguments = {**session.options, **options.marker, "timer": SimpleNamespace(target=clock), "cprofile": False}
     how = {"add_stats": session.benchmarks.append, "logger": session.logger, "warner": None, "disabled": False}
     of_cases = {} if options.param is None else {"callspec": SimpleNamespace(id=options.param, params=row.params)}
     test = SimpleNamespace(name=row.name, nodeid=row.fullname, **of_cases)
-    fixture = BenchmarkFixture(test, **how, **given)
+    fixture = BenchmarkFixture(test, **how, **arguments)
     fixture.group, fixture.params = options.group, dict(row.params) or None
     fixture.extra_info.update(row.extra_info())
     fixture.pedantic(lambda: None, rounds=row.stats.rounds, iterations=1)

@@ -27,15 +27,15 @@ class Death(NamedTuple):
 
 
 def exit_code(process: int) -> int | None:
-    """A child's exit code once it has ended, negative for a signal; its status is left for whoever started it."""
+    """Get a child's exit code once it has ended, negative for a signal; whoever started it can still wait for it."""
     end = time.monotonic() + SOON_GONE
     while time.monotonic() < end:
         try:
-            seen = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            status = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return None
-        if seen is not None:
-            return seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status
+        if status is not None:
+            return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
         time.sleep(SOON_GONE / 100)
     return None
 
@@ -44,7 +44,7 @@ TIMED_OUT = "Timeout ("  # of faulthandler's first word
 
 
 def of_death(words: str, limit: float, code: int | None) -> Death:
-    """The death that faulthandler's words describe, which it wrote while the process died, or else the exit code."""
+    """Describe a death by what faulthandler wrote while the process died, or else by the exit code."""
     # The thread that ran the case: the one that died, or the last.
     threads = re.split(r"^(?:Current thread|Thread) .*\n", words, flags=re.MULTILINE)
     current = re.search(r"^Current thread .*\n((?:  .*\n)*)", words, flags=re.MULTILINE)
@@ -65,5 +65,5 @@ def _of_code(code: int | None) -> tuple[str, str]:
         return EXITED, f"its process exited with code {code}: something that the case calls ends it, as os._exit does"
     if code == -signal.SIGKILL:
         return KILLED, "its process was ended by SIGKILL, as a host does that is out of memory"
-    known = {int(one): one.name for one in signal.Signals}
-    return KILLED, f"its process was ended by {known.get(-code, f'signal {-code}')}"
+    names = {int(one): one.name for one in signal.Signals}
+    return KILLED, f"its process was ended by {names.get(-code, f'signal {-code}')}"

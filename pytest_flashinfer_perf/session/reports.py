@@ -52,7 +52,7 @@ def add(report: pytest.TestReport, **values: Any) -> None:
 
 
 def begins_attempt(report: pytest.TestReport) -> bool:
-    """Whether what came of earlier attempts is void: pytest-rerunfailures runs a failed test again."""
+    """Whether the test starts anew, which voids earlier attempts: pytest-rerunfailures runs a failed test again."""
     return report.when == "setup"
 
 
@@ -88,14 +88,14 @@ class Serializer:
 
 
 def unmeasured_of(report: pytest.TestReport, identity: Identity, line: str | None = None) -> Unmeasured:
-    """`xfailed` is neither a skip nor a failure: it is expected."""
+    """Make the entry of a case without a row; `xfailed` is neither a skip nor a failure."""
     outcome = "xfailed" if hasattr(report, "wasxfail") else report.outcome
     why, ended = reason(report), of(report).ended
     return Unmeasured(identity=identity, test=report.nodeid, outcome=outcome, ended=ended, reason=why, line=line)
 
 
 def reason(report: pytest.TestReport) -> str:
-    """pytest's own text in one piece, without the traceback."""
+    """Give pytest's own text in one piece, without the traceback."""
     if hasattr(report, "wasxfail"):
         return report.wasxfail or "expected to fail"
     if report.skipped and isinstance(report.longrepr, (tuple, list)):  # a list, where it was JSON meanwhile

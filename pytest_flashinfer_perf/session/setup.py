@@ -20,7 +20,7 @@ from pytest_flashinfer_perf.machine.garbage import importing
 from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.session import benchmark_rows, gpu_lock, progress, reports
 from pytest_flashinfer_perf.session.stash import INSTEAD, is_worker
-from pytest_flashinfer_perf.session.survival import REMEDY, Beside, Survival
+from pytest_flashinfer_perf.session.survival import REMEDY, CaseGuard, CrashReporter
 from pytest_flashinfer_perf.session.time_limit import Limit, not_counted
 from pytest_flashinfer_perf.settings.usage import errors_of_use
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 STDERR = pytest.StashKey[IO[str]]()
 WORDS = pytest.StashKey[IO[str]]()  # where a process that dies says so, if an extension reads it there
-BESIDE, SURVIVAL = "flashinfer-perf-beside", "flashinfer-perf-survival"
+CRASH_REPORTER, CASE_GUARD = "flashinfer-perf-beside", "flashinfer-perf-survival"
 BY_CASE = pytest.StashKey[bool]()  # GPUs are locked for a case, since some of this session's cases need several
 
 
@@ -50,8 +50,8 @@ def start(config: pytest.Config) -> None:
 
 def json_of(config: pytest.Config) -> Path | None:
     """The file of `--benchmark-json`."""
-    asked = config.getoption("benchmark_json", None)
-    return config.invocation_params.dir / asked if asked else None
+    path = config.getoption("benchmark_json", None)
+    return config.invocation_params.dir / path if path else None
 
 
 def find_device(settings: Settings) -> Device:
@@ -80,11 +80,11 @@ def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
             config.stash[BY_CASE] = True
         else:
             be_alone(config, device)
-    config.pluginmanager.register(Survival(device, _limit(config)), SURVIVAL)
-    if WORDS not in config.stash and not config.pluginmanager.is_blocked(BESIDE) and faulthandler.is_enabled():
-        beside = Beside(config.stash[STDERR])
-        config.add_cleanup(beside.close)
-        config.pluginmanager.register(beside, BESIDE)
+    config.pluginmanager.register(CaseGuard(device, _limit(config)), CASE_GUARD)
+    if WORDS not in config.stash and not config.pluginmanager.is_blocked(CRASH_REPORTER) and faulthandler.is_enabled():
+        reporter = CrashReporter(config.stash[STDERR])
+        config.add_cleanup(reporter.close)
+        config.pluginmanager.register(reporter, CRASH_REPORTER)
 
 
 def is_timed(config: pytest.Config, settings: Settings) -> bool:
@@ -121,7 +121,7 @@ def share_gpus(items: Iterable[pytest.Item], device: Device) -> bool:
 
 @contextmanager
 def turn(item: pytest.Item, settings: Settings, device: Device) -> Iterator[None]:
-    """A CPU is one device, however many workers it has; GPUs that cases share with others are locked case by case."""
+    """Wait for the device of this case: workers on a CPU take turns, and GPUs that cases share are locked per case."""
     config = item.config
     with ExitStack() as stack:
         if BY_CASE in config.stash and device.uuid is not None:

@@ -46,8 +46,8 @@ def is_worker(config: pytest.Config) -> bool:
 
 def measures(item: pytest.Item) -> bool:
     """Whether the test uses the fixture `perf` of this plugin, if only by one of that name that is made of it."""
-    known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
-    for definition in reversed(known.get("perf", ())):
+    definitions = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    for definition in reversed(definitions.get("perf", ())):
         if definition.func.__module__ == OURS:
             return True
         if "perf" not in definition.argnames:
@@ -64,7 +64,7 @@ def case_of(item: pytest.Item) -> Case | None:
 
 
 def identity(item: pytest.Item) -> Identity:
-    """The names of the item's case, also where the test never came to ask for it."""
+    """Give the names of the item's case, also where the test ended before it used `perf`."""
     from pytest_flashinfer_perf.rows.row import Identity
 
     if IDENTITY in item.stash:
@@ -75,7 +75,7 @@ def identity(item: pytest.Item) -> Identity:
 
 
 def name(item: pytest.Item, case: str) -> None:
-    """Let what is told of a test without a case have this name, rather than its id."""
+    """Name a test without a case in reports by this, rather than by its id."""
     from pytest_flashinfer_perf.rows.row import Identity
 
     item.stash[IDENTITY] = Identity(case=case)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 REMEDY = "run with -n 1, and each such case costs itself alone"
 
 
-class Survival:
-    """Applies the time limit of cases, and says what ended with one, in the process that runs them."""
+class CaseGuard:
+    """Applies the time limit of each case, and fails the cases after one that broke CUDA's context."""
 
     def __init__(self, device: Device, limit: Limit | None) -> None:
         self._device = device
@@ -89,7 +89,7 @@ class Survival:
             report.sections.append(("ended with", outcome))
 
     def _is_broken(self, outcome: str | None) -> bool:
-        """A GPU is asked: not all that CUDA complains of is the end of its context."""
+        """Whether CUDA's context is lost; a GPU is touched to find out, since not each error ends it."""
         if not self._device.is_gpu:
             return outcome in device_errors.STICKY
         try:
@@ -100,7 +100,7 @@ class Survival:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_exception_interact(self, node: pytest.Item | pytest.Collector) -> Generator[None, object, object]:
-        """pytest stops faulthandler's clock here, and with it the one of the case."""
+        """Restart the case's clock: pytest stops faulthandler's here."""
         done = yield
         if not node.config.getoption("usepdb"):
             with not_counted():
@@ -111,7 +111,7 @@ class Survival:
 # A process beside the session reports of which case it died.
 
 
-class Beside:
+class CrashReporter:
     """Sends the name of each starting test to a process that reads faulthandler's output until the session ends."""
 
     def __init__(self, stderr: IO[str]) -> None:
@@ -130,7 +130,7 @@ class Beside:
         return (yield)
 
     def close(self) -> None:
-        """pytest has disabled faulthandler by now, unless it was not pytest who enabled it."""
+        """End the process; faulthandler writes to stderr again, unless pytest has disabled it by now."""
         if faulthandler.is_enabled():
             faulthandler.enable(2)
         self._pipe.close()

@@ -31,7 +31,7 @@ class Limit:
 
     @contextmanager
     def of_one(self) -> Iterator[None]:
-        self.again()
+        self.restart()
         _running.append(self)
         try:
             with builds.pausing(self.halted):
@@ -40,7 +40,7 @@ class Limit:
             _running.remove(self)
             self._halt()
 
-    def again(self) -> None:
+    def restart(self) -> None:
         """Give the whole time again, as another part of the case begins that may hang."""
         self._halt()
         self._left = self._seconds
@@ -79,9 +79,9 @@ class Limit:
 _running: list[Limit] = []
 
 
-def again() -> None:
+def restart() -> None:
     for limit in _running[-1:]:
-        limit.again()
+        limit.restart()
 
 
 @contextmanager

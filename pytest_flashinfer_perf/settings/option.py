@@ -98,9 +98,11 @@ LONG_RUNS, FILES = "long runs, many GPUs and many hosts", "files that are read a
 
 def setting(question: str, name: str, **declared: Any) -> Any:
     """A field with the option that answers this question; what it may be is the option's `type`."""
-    made = option(name, **declared)
-    value = tuple(made.default) if isinstance(made.default, list) else made.default
-    return field(default=value, metadata={OPTION: made, QUESTION: question, BOUND: made.keywords.get("type")})
+    declaration = option(name, **declared)
+    value = tuple(declaration.default) if isinstance(declaration.default, list) else declaration.default
+    return field(
+        default=value, metadata={OPTION: declaration, QUESTION: question, BOUND: declaration.keywords.get("type")}
+    )
 
 
 def bounded(bound: Bound, default: Any) -> Any:
@@ -110,17 +112,17 @@ def bounded(bound: Bound, default: Any) -> Any:
 
 def options_of(kind: Any) -> dict[str, list[Option]]:
     """The options of a dataclass's fields by the question that they answer."""
-    found: dict[str, list[Option]] = {}
+    by_question: dict[str, list[Option]] = {}
     for one in fields(kind):
         if OPTION in one.metadata:
-            found.setdefault(one.metadata[QUESTION], []).append(one.metadata[OPTION])
-    return found
+            by_question.setdefault(one.metadata[QUESTION], []).append(one.metadata[OPTION])
+    return by_question
 
 
-def values_of(kind: Any, given: argparse.Namespace) -> dict[str, Any]:
+def values_of(kind: Any, namespace: argparse.Namespace) -> dict[str, Any]:
     """What was given for the options of a dataclass's fields, by the names of the fields."""
     declared = {one.name: one.metadata[OPTION] for one in fields(kind) if OPTION in one.metadata}
-    values = {name: getattr(given, option.dest) for name, option in declared.items()}
+    values = {name: getattr(namespace, option.dest) for name, option in declared.items()}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
@@ -226,8 +228,8 @@ class Command:
 
     def load(self) -> Callable[[Sequence[str]], int]:
         module, _, function = self.main.partition(":")
-        found: Callable[[Sequence[str]], int] = getattr(importlib.import_module(module), function)
-        return found
+        main: Callable[[Sequence[str]], int] = getattr(importlib.import_module(module), function)
+        return main
 
     def __call__(self, arguments: Sequence[str]) -> int:
         return self.load()(arguments)

@@ -121,7 +121,7 @@ class Override:
 
 
 def read_tolerances(project: ProjectFile) -> tuple[Override, ...]:
-    found = []
+    overrides = []
     for glob, entry in project.section("tolerances", (*BOUNDS, *BESIDE)).items():
         where = project.where("tolerances", glob)
         output = entry.get("output", 0)
@@ -130,8 +130,8 @@ def read_tolerances(project: ProjectFile) -> tuple[Override, ...]:
         bounds = {name: number(entry[name], f"{where}: {name}") for name in BOUNDS if name in entry}
         if not bounds:
             raise ProjectFileError(f"{where}: has no bound, give it one of {', '.join(BOUNDS)}")
-        found.append(Override(glob, bounds, output))
-    return tuple(found)
+        overrides.append(Override(glob, bounds, output))
+    return tuple(overrides)
 
 
 def applied(
@@ -145,10 +145,12 @@ def applied(
     return tuple(bounds)
 
 
-def without_match(overrides: Iterable[Override], known: Mapping[str, Iterable[str]]) -> Iterator[str]:
+def without_match(overrides: Iterable[Override], backends_of: Mapping[str, Iterable[str]]) -> Iterator[str]:
     """The globs that match no backend of these routines."""
     for override in overrides:
-        if not any(override.names(routine, backend) for routine, backends in known.items() for backend in backends):
+        if not any(
+            override.names(routine, backend) for routine, backends in backends_of.items() for backend in backends
+        ):
             yield override.glob
 
 
@@ -181,15 +183,15 @@ class Quarantined:
 
 
 def read_quarantine(project: ProjectFile) -> tuple[Quarantined, ...]:
-    found = []
+    entries = []
     for which, entry in project.section("quarantine", (*NEEDS, "date")).items():
         where = project.where("quarantine", which)
         for name in NEEDS:
             if not isinstance(entry.get(name), str) or not entry[name].strip():
                 sentence = f"needs a {name}: give the reason for the quarantine and a link to the issue"
                 raise ProjectFileError(f"{where}: {sentence}")
-        found.append(Quarantined(which, entry["reason"], entry["link"], _day(entry.get("date"), where)))
-    return tuple(found)
+        entries.append(Quarantined(which, entry["reason"], entry["link"], _day(entry.get("date"), where)))
+    return tuple(entries)
 
 
 def _day(said: Any, where: str) -> str:

@@ -42,7 +42,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     """Before the first case, where the core has made this process ready: its hooks join later and come first."""
     from pytest_flashinfer_perf.api import setup
 
-    if session.config.pluginmanager.hasplugin(setup.SURVIVAL):
+    if session.config.pluginmanager.hasplugin(setup.CASE_GUARD):
         from pytest_flashinfer_perf.extensions.resume import resuming
 
         resuming.begin(session.config)

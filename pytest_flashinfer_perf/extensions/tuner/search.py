@@ -49,7 +49,7 @@ class TuneJob:
 
     def say(self, event: str, **more: Any) -> None:
         """Another part begins, which has the whole time of a case."""
-        time_limit.again()
+        time_limit.restart()
         file_io.append_whole(Path(self.output), f"{file_io.as_json({'event': event, **more})}\n")
 
 
