@@ -7,7 +7,7 @@
 # make test-core: a copy without the extensions, whose tests pass, and which measures attention, GEMM and MoE.
 # make test-avx2, make test-lowest: some of these tests again, as on a CPU without AVX-512 and with the lowest declared versions.
 # Each sets up .venv by itself: with the gpu extra where there is an NVIDIA driver. Where there is none, torch's CPU build
-# does, if pip knows where that is: docs/start.md.
+# does, if pip knows where that is: docs/README.md.
 
 # Threads that wait for each other at every small kernel cost minutes where others use the cores.
 test test-more lint test-gate test-plugin test-core test-avx2 test-lowest: export OMP_NUM_THREADS ?= 1

@@ -34,7 +34,7 @@ def repository_of(variables: Mapping[str, str]) -> str | None:
 def _urls(repository: str, pages: str) -> dict[str, str]:
     return {
         "Source": repository,
-        "Documentation": f"{pages}/docs/start.md",
+        "Documentation": f"{pages}/docs/README.md",
         "Changelog": f"{pages}/CHANGELOG.md",
         "Issues": f"{repository}/issues",
     }

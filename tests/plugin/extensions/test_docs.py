@@ -107,8 +107,9 @@ def test_help_of_a_subcommand_fills_its_lines(name, monkeypatch):
 
 def test_the_gates_commands_are_parsed():
     """With their values, which `--help` cannot tell from wrong ones."""
-    commands = [words[1:] for words in commands_of(DOCS / "gate.md") if words[0] == "flashinfer-perf"]
-    assert len(commands) > 5
+    words = [words for page in ("gate", "prove") for words in commands_of(DOCS / f"{page}.md")]
+    commands = [rest for program, *rest in words if program == "flashinfer-perf"]
+    assert len(commands) > 4
     for name, *arguments in commands:
         module, _, function = all_commands()[name].main.partition(":")
         own, _ = processes.split(arguments)
