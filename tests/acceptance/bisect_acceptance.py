@@ -16,15 +16,15 @@ from pathlib import Path
 
 import gate_acceptance as simulated
 
-from pytest_flashinfer_perf.extensions.bisect.comparing import SIGNS, Times
-from pytest_flashinfer_perf.extensions.bisect.histories import GitHistory, git
-from pytest_flashinfer_perf.extensions.bisect.search import (
+from pytest_flashinfer_perf.extensions.bisect.bisection import (
     NoDifferenceError,
     PointError,
     Question,
     RevisionSearch,
     Side,
 )
+from pytest_flashinfer_perf.extensions.bisect.comparing import SIGNS, Times
+from pytest_flashinfer_perf.extensions.bisect.histories import GitHistory, git
 from pytest_flashinfer_perf.rows.run_file import Run
 
 COMMITS = 64

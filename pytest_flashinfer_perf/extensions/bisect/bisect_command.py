@@ -21,10 +21,7 @@ from pytest_flashinfer_perf.api import (
     words,
 )
 from pytest_flashinfer_perf.extensions.bisect import histories, places
-from pytest_flashinfer_perf.extensions.bisect.comparing import ON_HOST, SIGNS, Answers, Times
-from pytest_flashinfer_perf.extensions.bisect.histories import GitHistory, History, PointVerdict
-from pytest_flashinfer_perf.extensions.bisect.places import Installed, Places, Processes
-from pytest_flashinfer_perf.extensions.bisect.search import (
+from pytest_flashinfer_perf.extensions.bisect.bisection import (
     RESULT,
     CaseFinding,
     CaseSearch,
@@ -32,6 +29,9 @@ from pytest_flashinfer_perf.extensions.bisect.search import (
     Question,
     RevisionSearch,
 )
+from pytest_flashinfer_perf.extensions.bisect.comparing import ON_HOST, SIGNS, Answers, Times
+from pytest_flashinfer_perf.extensions.bisect.histories import GitHistory, History, PointVerdict
+from pytest_flashinfer_perf.extensions.bisect.places import Installed, Places, Processes
 from pytest_flashinfer_perf.extensions.compare import judging, sides
 from pytest_flashinfer_perf.spec import flags
 
@@ -105,7 +105,7 @@ def _compare(
 def _measurable(word: str) -> str:
     """A search's finding, which pytest would only launch, as the case that it is about; other words as they are."""
     from pytest_flashinfer_perf.extensions.fuzz import findings
-    from pytest_flashinfer_perf.extensions.fuzz.asked import is_finding
+    from pytest_flashinfer_perf.extensions.fuzz.fuzzing import is_finding
 
     path = Path(word)
     return f"--perf-case={flags.join(findings.line_of(path))}" if is_finding(path) else word

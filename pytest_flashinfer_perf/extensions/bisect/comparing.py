@@ -9,9 +9,9 @@ from glob import escape
 from typing import Literal
 
 from pytest_flashinfer_perf.api import Row, Run, effects, match, thresholds, verdict, words
+from pytest_flashinfer_perf.extensions.bisect.bisection import CaseFinding, PointError, Question, Side, skipped
 from pytest_flashinfer_perf.extensions.bisect.histories import PointVerdict
 from pytest_flashinfer_perf.extensions.bisect.pairs import PairPlan
-from pytest_flashinfer_perf.extensions.bisect.search import CaseFinding, PointError, Question, Side, skipped
 from pytest_flashinfer_perf.extensions.compare import sides
 
 ANSWERS = {

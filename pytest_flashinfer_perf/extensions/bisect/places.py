@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_flashinfer_perf.api import Run, processes, requirements, run_file
+from pytest_flashinfer_perf.extensions.bisect.bisection import PointError, Question, Side
 from pytest_flashinfer_perf.extensions.bisect.histories import git
-from pytest_flashinfer_perf.extensions.bisect.search import PointError, Question, Side
 from pytest_flashinfer_perf.extensions.compare import sides
 
 

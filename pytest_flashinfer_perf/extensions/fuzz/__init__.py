@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_flashinfer_perf.api import Option, option, options
-from pytest_flashinfer_perf.extensions.fuzz.asked import FOLDER, NAME, PROFILES, Fuzzing, is_finding
+from pytest_flashinfer_perf.extensions.fuzz.fuzzing import FOLDER, NAME, PROFILES, Fuzzing, is_finding
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import CaseRun
-    from pytest_flashinfer_perf.extensions.fuzz.search import Search
+    from pytest_flashinfer_perf.extensions.fuzz.shape_search import Search
     from pytest_flashinfer_perf.spec.case import CaseOfTest
     from pytest_flashinfer_perf.spec.routine import AnyRoutine
 
@@ -87,7 +87,7 @@ def pytest_perf_cases(config: pytest.Config, routine: AnyRoutine) -> Sequence[Se
     if not config.getoption("perf_fuzz"):
         return None
     from pytest_flashinfer_perf.api import SETTINGS, cases
-    from pytest_flashinfer_perf.extensions.fuzz.search import Search
+    from pytest_flashinfer_perf.extensions.fuzz.shape_search import Search
 
     return [Search(routine, backend) for backend in cases.backends_of(routine, config.stash[SETTINGS])]
 

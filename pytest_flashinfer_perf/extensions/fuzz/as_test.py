@@ -27,9 +27,9 @@ from pytest_flashinfer_perf.api import (
     test_of,
 )
 from pytest_flashinfer_perf.extensions.fuzz import findings
-from pytest_flashinfer_perf.extensions.fuzz.asked import NAME, Fuzzing
 from pytest_flashinfer_perf.extensions.fuzz.child import ChildError, ChildSetup, ExampleRunner
-from pytest_flashinfer_perf.extensions.fuzz.search import NothingLaunchedError, Search, SearchRun
+from pytest_flashinfer_perf.extensions.fuzz.fuzzing import NAME, Fuzzing
+from pytest_flashinfer_perf.extensions.fuzz.shape_search import NothingLaunchedError, Search, SearchRun
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.case import Case, CaseOfTest, quarantined
 from pytest_flashinfer_perf.spec.params import ParamError

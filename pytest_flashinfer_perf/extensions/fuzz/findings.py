@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pytest_flashinfer_perf.api import file_io
-from pytest_flashinfer_perf.extensions.fuzz.asked import KEY
+from pytest_flashinfer_perf.extensions.fuzz.fuzzing import KEY
 from pytest_flashinfer_perf.spec import flags
 from pytest_flashinfer_perf.spec.case import Case
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
-from pytest_flashinfer_perf.extensions.fuzz.asked import PROFILES
+from pytest_flashinfer_perf.extensions.fuzz.fuzzing import PROFILES
 
 DEFAULT, CI, NIGHTLY = PROFILES
 

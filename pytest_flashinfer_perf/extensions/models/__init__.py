@@ -58,7 +58,7 @@ def pytest_perf_sums() -> tuple[verdict.Summing, ...]:
 
 
 def pytest_perf_listed() -> Mapping[str, Iterable[str]]:
-    from pytest_flashinfer_perf.extensions.models.asked import known
+    from pytest_flashinfer_perf.extensions.models.selection import known
 
     return {"models": known()}
 
@@ -76,14 +76,14 @@ def pytest_perf_paths(config: pytest.Config) -> Sequence[Path]:
         return []
     from pytest_flashinfer_perf.api import cases
     from pytest_flashinfer_perf.extensions import apis
-    from pytest_flashinfer_perf.extensions.models.asked import AskedModel
+    from pytest_flashinfer_perf.extensions.models.selection import AskedModel
 
     return [*cases.paths(), apis.tests()] if AskedModel(config).is_step else []
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if is_asked(config):
-        from pytest_flashinfer_perf.extensions.models.asked import AskedModel, SummedSession
+        from pytest_flashinfer_perf.extensions.models.selection import AskedModel, SummedSession
 
         asked = AskedModel(config)
         config.pluginmanager.register(asked, "flashinfer-perf-model")

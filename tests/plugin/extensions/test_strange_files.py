@@ -8,7 +8,7 @@ from mutations import as_json, as_lines, as_text, few_and, said_of
 
 from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.extensions.fuzz import findings
-from pytest_flashinfer_perf.extensions.fuzz.asked import is_finding
+from pytest_flashinfer_perf.extensions.fuzz.fuzzing import is_finding
 from pytest_flashinfer_perf.extensions.resume import journal
 from pytest_flashinfer_perf.gate import verdict
 from pytest_flashinfer_perf.settings import project_file

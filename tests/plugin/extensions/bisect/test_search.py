@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.extensions.bisect.comparing import Answers, Times
-from pytest_flashinfer_perf.extensions.bisect.histories import GitHistory, PointVerdict, Releases, git
-from pytest_flashinfer_perf.extensions.bisect.search import (
+from pytest_flashinfer_perf.extensions.bisect.bisection import (
     TRIES,
     NoDifferenceError,
     PointError,
     Question,
     RevisionSearch,
 )
+from pytest_flashinfer_perf.extensions.bisect.comparing import Answers, Times
+from pytest_flashinfer_perf.extensions.bisect.histories import GitHistory, PointVerdict, Releases, git
 from pytest_flashinfer_perf.extensions.host.host_gate import QUANTITY
 from pytest_flashinfer_perf.gate.verdict import Rules
 from pytest_flashinfer_perf.rows import run_file

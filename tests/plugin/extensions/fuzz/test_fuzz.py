@@ -14,10 +14,10 @@ from hypothesis import find
 from hypothesis import settings as hypothesis_settings
 
 from pytest_flashinfer_perf.extensions.fuzz import findings, profiles
-from pytest_flashinfer_perf.extensions.fuzz.asked import Fuzzing, is_finding
 from pytest_flashinfer_perf.extensions.fuzz.child import ChildError, ChildSetup, ExampleRunner
 from pytest_flashinfer_perf.extensions.fuzz.findings import Outcome
-from pytest_flashinfer_perf.extensions.fuzz.search import NothingLaunchedError, Search, SearchRun
+from pytest_flashinfer_perf.extensions.fuzz.fuzzing import Fuzzing, is_finding
+from pytest_flashinfer_perf.extensions.fuzz.shape_search import NothingLaunchedError, Search, SearchRun
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.settings.project_file import Quarantined
@@ -146,7 +146,7 @@ def test_a_quarantine_is_a_glob_or_flags(which, held):
 
 def test_a_search_stops_when_its_time_is_up(child, cpu, tmp_path, monkeypatch):
     ticks = itertools.count()
-    monkeypatch.setattr("pytest_flashinfer_perf.extensions.fuzz.search.monotonic", lambda: 0.01 * next(ticks))
+    monkeypatch.setattr("pytest_flashinfer_perf.extensions.fuzz.shape_search.monotonic", lambda: 0.01 * next(ticks))
     search = hunt(planted_backends.aborting, child, cpu, tmp_path, seconds=0.5, flags=("--batch_size 1",))
     assert search.run()
     assert search.stopped

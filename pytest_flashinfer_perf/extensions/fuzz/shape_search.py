@@ -19,9 +19,9 @@ from hypothesis.errors import Flaky, Unsatisfiable
 from pytest_flashinfer_perf import strategies_for
 from pytest_flashinfer_perf.api import Device, FlashinferPerfError, Settings, one_case
 from pytest_flashinfer_perf.extensions.fuzz import profiles
-from pytest_flashinfer_perf.extensions.fuzz.asked import Fuzzing
 from pytest_flashinfer_perf.extensions.fuzz.child import ExampleRunner
 from pytest_flashinfer_perf.extensions.fuzz.findings import FINDINGS, Outcome
+from pytest_flashinfer_perf.extensions.fuzz.fuzzing import Fuzzing
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.case import Case, parse_selector, quarantined
 from pytest_flashinfer_perf.spec.params import Params
