@@ -146,19 +146,11 @@ class TestOfAClass:
     @pytest.mark.parametrize("perf", [7], indirect=True)
     def test_indirect(self, perf): assert perf == 7
 """
-ACTIVE = """
-class Active:
-    is_codspeed_enabled = True
-
-def pytest_configure(config):
-    config.pluginmanager.register(Active(), "codspeed_plugin")
-"""
 
 
-@pytest.mark.parametrize("conftest", ["", ACTIVE])
-def test_somebody_elses_perf_is_left_alone(session, conftest):
+def test_somebody_elses_perf_is_left_alone(session):
     """Who defines it decides, not its name: nothing is measured, and no device is looked for."""
-    done = session("--perf-device=cuda:7", conftest=conftest, test_perf=NOT_OURS)
+    done = session("--perf-device=cuda:7", test_perf=NOT_OURS)
     assert done.outcomes == {"passed": 4}
     assert "flashinfer-perf ====" not in done.out
     assert "flashinfer_perf" not in done.document
