@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_flashinfer_perf.api import stash
 from pytest_flashinfer_perf.extensions.many import gpus
 from pytest_flashinfer_perf.extensions.many.gpus import GPU_WORKERS
 
@@ -18,7 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    is_worker = hasattr(config, "workerinput")
+    is_worker = stash.is_worker(config)
     has_workers = getattr(config.option, "tx", None) or getattr(config.option, "dist", "no") != "no"
     if is_worker or (has_workers and config.pluginmanager.hasplugin("xdist")):
         from pytest_flashinfer_perf.extensions.many import workers

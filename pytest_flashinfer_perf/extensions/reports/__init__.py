@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.api import Child, Option, option, options
+from pytest_flashinfer_perf.api import Child, Option, option, options, stash
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command
@@ -49,7 +49,7 @@ def pytest_perf_commands() -> tuple[Command, ...]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """A worker of xdist has a part of the rows alone."""
-    if config.getoption(HTML.dest) and not config.option.collectonly and not hasattr(config, "workerinput"):
+    if config.getoption(HTML.dest) and not config.option.collectonly and not stash.is_worker(config):
         from pytest_flashinfer_perf.extensions.reports.of_session import HtmlFile
 
         config.pluginmanager.register(HtmlFile(config), "flashinfer-perf-html")

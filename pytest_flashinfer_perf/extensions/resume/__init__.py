@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.api import Child, Option, option, options
+from pytest_flashinfer_perf.api import Child, Option, option, options, stash
 
 OPTIONS = (
     option(
@@ -24,7 +24,7 @@ def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("perf_resume") or hasattr(config, "workerinput"):
+    if config.getoption("perf_resume") or stash.is_worker(config):
         from pytest_flashinfer_perf.extensions.resume import resuming
 
         resuming.brief_of(config)

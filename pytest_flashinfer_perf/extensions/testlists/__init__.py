@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_flashinfer_perf.api import Child, Option, option, options
+from pytest_flashinfer_perf.api import Child, Option, option, options, stash
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command
@@ -68,7 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.args_source is pytest.Config.ArgsSource.ARGS:
         config.args.extend(config.getoption(TESTLIST.dest))
     path = config.getoption(CSV.dest)
-    if path and not (config.option.collectonly or hasattr(config, "workerinput")):
+    if path and not (config.option.collectonly or stash.is_worker(config)):
         from pytest_flashinfer_perf.extensions.testlists.csv_rows import CsvFile
 
         config.pluginmanager.register(CsvFile(config.invocation_params.dir / path), "flashinfer-perf-csv")

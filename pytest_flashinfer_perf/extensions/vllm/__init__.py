@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.api import Child, Option, option, options
+from pytest_flashinfer_perf.api import Child, Option, option, options, stash
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Row
@@ -48,7 +48,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write the CSV, where it is asked for. One without a line would look like a run."""
     config = session.config
     folder = config.getoption(CSV.dest)
-    if folder is None or config.option.collectonly or hasattr(config, "workerinput"):
+    if folder is None or config.option.collectonly or stash.is_worker(config):
         return
     from pytest_flashinfer_perf.api import BOARD, usage
     from pytest_flashinfer_perf.extensions.vllm import table
