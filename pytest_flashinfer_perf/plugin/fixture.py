@@ -163,9 +163,8 @@ class Perf:
             builds.watch()
             where = {"device": str(self._device.torch), "name": self._node.name}
             measurement = measure_call(call, self._measuring, checking, **where, time_calls=self.time_calls)
-            measured = replace(
-                measurement, checking=self._settings.checking
-            )  # the run's, in a call that cannot be checked
+            # The run's way to check, also of a call that cannot be checked.
+            measured = replace(measurement, checking=self._settings.checking)
             is_inferred = call.flops_dtype is None
             cost = Cost(measured.flops or 0.0, measured.bytes or 0.0, measured.flops_dtype or "", inferred=is_inferred)
             if self._settings.checking.only:

@@ -79,8 +79,11 @@ def of_folder(folder: Path) -> Joined:
             calls.append(call)
     own = [piece.process for piece in pieces if piece.process]
     faults += [one["fault"] for one in own if one["fault"]]
-    faults += [f"process {one.pid} was killed or could not write: its last calls may be missing"
-               for one in pieces if not one.is_ended]  # fmt: skip
+    faults += [
+        f"process {one.pid} was killed or could not write: its last calls may be missing"
+        for one in pieces
+        if not one.is_ended
+    ]
     head = Head(
         traffic=recording.VERSION,
         flashinfer=next((one["flashinfer"] for one in own if one["flashinfer"]), None),

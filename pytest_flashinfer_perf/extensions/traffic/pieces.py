@@ -39,7 +39,8 @@ def append(path: str, text: bytes, end: int) -> None:
     is_whole = place >= 0 and LIBC.pwrite(place, text, len(text), end) == len(text)
     code = ctypes.get_errno()
     if place >= 0:
-        is_whole or LIBC.ftruncate(place, end)
+        if not is_whole:
+            LIBC.ftruncate(place, end)
         LIBC.close(place)
     if not is_whole:
         raise OSError(code, os.strerror(code))

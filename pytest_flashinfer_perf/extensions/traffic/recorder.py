@@ -335,6 +335,8 @@ class CallRecorder:
         with suppress(Exception):  # of a GPU that has failed
             names = [cuda.get_device_name(index) for index in sorted(self.devices)] if not self.capturing else []
         times = {"began": self.began, "ended": time.time()}
-        versions = {"flashinfer": getattr(sys.modules.get("flashinfer"), "__version__", None),
-                    "torch": str(self.torch.__version__)}  # fmt: skip
+        versions = {
+            "flashinfer": getattr(sys.modules.get("flashinfer"), "__version__", None),
+            "torch": str(self.torch.__version__),
+        }
         return {**times, "fault": self.fault, "dropped": self.dropped, **versions, "devices": names}

@@ -139,8 +139,9 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         with path.open("rb") as file:
             for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
                 if len(line) > LONGEST_LINE or number > MOST_LINES:
-                    raise RecordingError(f"{path}:{number}: a line has at most {LONGEST_LINE} bytes, "
-                                         f"a recording {MOST_LINES} lines")  # fmt: skip
+                    raise RecordingError(
+                        f"{path}:{number}: a line has at most {LONGEST_LINE} bytes, a recording {MOST_LINES} lines"
+                    )
                 yield number, line
     except OSError as error:
         raise RecordingError(printing.safe(f"{path}: cannot be read: {error}")) from error
@@ -232,15 +233,18 @@ def _verify_value(value: Json, where: str, depth: int = 0) -> None:
 
 def _verify_form(value: Mapping[str, Any], where: str) -> None:
     if set(value) not in FORMS:
-        raise core_fields.FieldError(f"{where} must be a number, a word, a list, or an object with tensor and dtype, "
-                                     f"dtype, enum and value, or object, got {core_fields.shown(value)}")  # fmt: skip
+        raise core_fields.FieldError(
+            f"{where} must be a number, a word, a list, or an object with tensor and dtype, "
+            f"dtype, enum and value, or object, got {core_fields.shown(value)}"
+        )
     for name in ("dtype", "object", "enum"):
         _verify_word(value.get(name, "-"), f"{where}: {name}")
     if "tensor" in value:
         sizes = _verify_sizes([0 if size is None else size for size in _verify_list(value["tensor"], where)], where)
         if len(_verify_sizes(value.get("strides", sizes), where)) != len(sizes):
-            raise core_fields.FieldError(f"{where} must have a stride for each dimension, "
-                                         f"got {core_fields.shown(value)}")  # fmt: skip
+            raise core_fields.FieldError(
+                f"{where} must have a stride for each dimension, got {core_fields.shown(value)}"
+            )
     if isinstance(value.get("value"), (list, dict)):
         raise core_fields.FieldError(f"{where}: the value of an enum is a number or a word")
     _verify_value(value.get("value"), where)
