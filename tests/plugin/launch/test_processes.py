@@ -9,30 +9,15 @@ from pathlib import Path
 
 import pytest
 from made import row, saved
+from stand_in_pytest import environment
 
 from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.launch.processes import Environment
 
-# Stands for pytest: writes down its words, and the file of rows that a test has put beside it.
-PYTEST = """
-import json, os, shutil, sys
-from pathlib import Path
-
-words = sys.argv[1:]
-Path("words.json").write_text(json.dumps([words, os.environ.get("MINE"), os.getcwd()]))
-[output] = [word.partition("=")[2] for word in words if word.startswith("--benchmark-json=")]
-if Path("rows.json").exists():
-    shutil.copy("rows.json", output)
-print("first\\nlast")
-sys.exit(int(Path("code").read_text()))
-"""
-
 
 @pytest.fixture
 def where(tmp_path):
-    (tmp_path / "pytest.py").write_text(PYTEST)
-    (tmp_path / "code").write_text("0")
-    return Environment("base", (sys.executable, "pytest.py"), tmp_path, {"MINE": "1"})
+    return environment(tmp_path, MINE="1")
 
 
 def test_pytest_gets_its_words_and_its_rows_are_read(where):

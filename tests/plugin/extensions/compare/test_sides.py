@@ -8,6 +8,7 @@ import tempfile
 
 import pytest
 from made import row, saved
+from stand_in_pytest import environment
 
 from pytest_flashinfer_perf.extensions.compare import sides
 from pytest_flashinfer_perf.launch import processes
@@ -15,23 +16,10 @@ from pytest_flashinfer_perf.launch.processes import Environment
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.run_file import RunError
 
-# Stands for pytest: writes the file of rows that a test has put beside it.
-PYTEST = """
-import os, shutil, sys
-
-[output] = [word.partition("=")[2] for word in sys.argv if word.startswith("--benchmark-json=")]
-if os.path.exists("rows.json"):
-    shutil.copy("rows.json", output)
-print("first\\nlast")
-sys.exit(int(open("code").read()))
-"""
-
 
 @pytest.fixture
 def where(tmp_path):
-    (tmp_path / "pytest.py").write_text(PYTEST)
-    (tmp_path / "code").write_text("0")
-    return Environment("base", (sys.executable, "pytest.py"), tmp_path)
+    return environment(tmp_path)
 
 
 @pytest.mark.parametrize(("code", "count"), [(0, 1), (1, 1), (1, 0)])
