@@ -203,5 +203,5 @@ def verify_links(metadata, pages):
     links = [link for link in re.findall(r"\]\(([^)]+)\)", metadata.get_payload()) if not link.startswith("#")]
     assert [link for link in links if not link.startswith("https://")] == []
     ours = [link.removeprefix(pages).partition("#")[0] for link in [*links, *urls] if link.startswith(pages)]
-    assert len(ours) > 9
+    assert len(ours) > 15
     assert [link for link in ours if not (ROOT / link).exists()] == []
