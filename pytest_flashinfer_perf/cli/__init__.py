@@ -52,8 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"pytest-flashinfer-perf {installed}")
     known = parser.add_subparsers(metavar="COMMAND", required=True)
     suite = (
-        "Run the performance suite, from a checkout or a wheel. All arguments are passed to pytest; `pytest --help` "
-        "explains those that begin with --perf. Exits with pytest's code, and with 5 if every case was skipped."
+        "Run the performance suite, from a checkout or a wheel. All arguments are passed to pytest; "
+        "`flashinfer-perf options` explains those that begin with --perf. "
+        "Exits with pytest's code, and with 5 if every case was skipped."
     )
     known.add_parser(
         BENCH.name,

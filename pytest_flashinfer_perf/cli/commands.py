@@ -26,6 +26,11 @@ OWN = (
         "List routines with their backends, tiers, models and flags.",
         "pytest_flashinfer_perf.cli.list_command:main",
     ),
+    Command(
+        "options",
+        "Show pytest's options of this package, all or those with a word.",
+        "pytest_flashinfer_perf.cli.options_command:main",
+    ),
 )
 
 
@@ -66,6 +71,10 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def _format_usage(self, usage: str | None, *rest: Any) -> str:
         said = super()._format_usage(usage, *rest)
         return said if usage is None else f"{_filled(said.strip(), self._width, indent='  ')}\n\n"
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """Keep names of options whole, as pytest does."""
+        return _filled(" ".join(text.split()), width).splitlines()
 
 
 EXAMPLE, WORD = re.compile(r"  |example: "), re.compile(r"""(?:'[^']*'|"[^"]*"|\S)+""")

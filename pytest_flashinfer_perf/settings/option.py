@@ -45,6 +45,7 @@ class Option:
 
     `reads` if it names files that are read; `writes` names any file in the folder that it names, "" for that file.
     `users` if not every case can use it: a session says so where none of its rows is of such a case.
+    `pytest --help` shows the `daily` ones; `flashinfer-perf options` shows all.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Option:
     writes: str | None = None
     may_be_empty: bool = False
     users: Users | None = None
+    daily: bool = False
 
     @property
     def default(self) -> Any:
@@ -82,9 +84,10 @@ def option(  # noqa: PLR0913 - one argument per property of an option
     writes: str | None = None,
     may_be_empty: bool = False,
     users: Users | None = None,
+    daily: bool = False,
     **keywords: Any,
 ) -> Option:
-    return Option(name, keywords, child, reads, writes, may_be_empty, users)
+    return Option(name, keywords, child, reads, writes, may_be_empty, users, daily)
 
 
 # A setting is a field of a dataclass that has the value of an option: declared there, and nowhere else.

@@ -134,6 +134,7 @@ class Checking:
     refcheck: RefcheckChoice = setting(
         CHECKING,
         "--perf-refcheck",
+        daily=True,
         choices=get_args(RefcheckChoice),
         default="on",
         help="Compare answers with the reference: as well as timing (on), not at all (off), or without timing (only). "
@@ -169,17 +170,23 @@ class Settings:
     suite: str = setting(
         CASES,
         "--perf-suite",
+        daily=True,
         choices=("smoke", "default", "full", "plan"),
         default="default",
         help="Tier of shapes to run: a few (smoke), the usual ones (default), those of all models (full) or batches "
         "from 1 to 4,096 of the wrappers that have plan() (plan). Default: %(default)s.",
     )
     named_backends: str | None = setting(
-        CASES, "--perf-backends", metavar="A,B", help="Run these backends only. Default: all backends of a routine."
+        CASES,
+        "--perf-backends",
+        daily=True,
+        metavar="A,B",
+        help="Run these backends only. Default: all backends of a routine.",
     )
     cases: tuple[str, ...] = setting(
         CASES,
         "--perf-case",
+        daily=True,
         metavar="FLAGS",
         **REPEATABLE,
         help="Run exactly this case, given by the flags of flashinfer_benchmark.py or those that an "
@@ -195,6 +202,7 @@ class Settings:
     device: str = setting(
         TIMING,
         "--perf-device",
+        daily=True,
         child=Child.OWN,
         metavar="DEVICE",
         default="auto",

@@ -18,6 +18,7 @@ USES = ("reports",)  # which has the sections
 
 SHOWN = option(
     "--perf-host",
+    daily=True,
     action="store_true",
     help="Show what each call costs the CPU: the time to enqueue and to plan it, its launches, allocations and "
     "synchronisations.",

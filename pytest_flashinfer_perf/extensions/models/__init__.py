@@ -19,6 +19,7 @@ USES = ("apis", "compare", "many", "reports", "routines")
 
 MODEL = option(
     "--perf-model",
+    daily=True,
     reads=True,
     metavar="NAME",
     help="Run the shapes that this model has on one GPU, instead of a tier. NAME may end with the tensor-parallel "

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 HTML = option(
     "--perf-html",
+    daily=True,
     child=Child.NONE,
     writes="",
     metavar="FILE",

@@ -6,12 +6,13 @@ import zipfile
 from importlib import metadata
 
 import pytest
-from declared import here
+from declared import OPTIONS, here
 from documents import ROOT
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.cli.commands import all_commands
 from pytest_flashinfer_perf.plugin import cases as suite
+from pytest_flashinfer_perf.plugin.options import HIDDEN
 from pytest_flashinfer_perf.settings.option import GROUPS
 
 COMMANDS = (*cli.OF_PYTEST, *all_commands())
@@ -92,6 +93,26 @@ def test_help_has_an_example_and_fits_into_the_terminal(command, width, capsys, 
     assert not [line for line in told.splitlines() if len(line) > width and (width == 80 or len(line.split()) > 2)]
     _, examples = re.split(r"^examples?:", told.replace("\\\n", ""), flags=re.MULTILINE)
     assert shlex.split(examples)[:2] == ["flashinfer-perf", command]
+
+
+def test_pytests_help_has_the_daily_options_and_says_where_the_others_are(session, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    told = re.findall(r"^FlashInfer.*\n(?:.+\n)+", session("--help").out, re.MULTILINE)
+    assert 20 < "\n".join(told).count("\n") <= 60
+    shown = set(re.findall(r"^  (--perf-[\w-]+)", "".join(told), re.MULTILINE))
+    assert shown == {name for name, option in OPTIONS.items() if option.daily}
+    assert all("flashinfer-perf options" in of_one.splitlines()[0] for of_one in told)
+
+
+def test_options_lists_all_of_them_or_those_with_a_word(capsys):
+    def listed(*word):
+        assert cli.main(["options", *word]) == 0
+        return set(re.findall(r"^  (--perf-[\w-]+)", capsys.readouterr().out, re.MULTILINE))
+
+    assert listed() == {*OPTIONS} - {one.name for one in HIDDEN}
+    assert {"--perf-gate", "--perf-save-baseline"} <= listed("baseline") < listed()
+    assert cli.main(["options", "watermelon"]) == 2
+    assert "no option has 'watermelon'" in capsys.readouterr().err
 
 
 def test_the_version_is_the_installed_one(capsys):
