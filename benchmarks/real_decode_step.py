@@ -30,7 +30,7 @@ from pytest_flashinfer_perf.extensions.models import budget
 from pytest_flashinfer_perf.extensions.models import deployment as steps
 from pytest_flashinfer_perf.extensions.models import plan as plans
 from pytest_flashinfer_perf.extensions.models.budget import Budget
-from pytest_flashinfer_perf.extensions.ranks.asked import NO_MULTICAST
+from pytest_flashinfer_perf.extensions.ranks.rank_environment import NO_MULTICAST
 from pytest_flashinfer_perf.extensions.reports import story
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import MmBf16Inputs

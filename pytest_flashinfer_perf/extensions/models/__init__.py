@@ -59,36 +59,36 @@ def pytest_perf_sums() -> tuple[verdict.Summing, ...]:
 
 
 def pytest_perf_listed() -> Mapping[str, Iterable[str]]:
-    from pytest_flashinfer_perf.extensions.models.selection import known
+    from pytest_flashinfer_perf.extensions.models.selection import model_names
 
-    return {"models": known()}
+    return {"models": model_names()}
 
 
 # A session that measures a model.
 
 
-def is_asked(config: pytest.Config) -> bool:
+def names_a_model(config: pytest.Config) -> bool:
     return any(config.getoption(one.dest) is not None for one in OPTIONS)
 
 
 def pytest_perf_paths(config: pytest.Config) -> Sequence[Path]:
     """A step has kernels of the suite and of APIs."""
-    if not is_asked(config) or config.getoption("perf_api"):
+    if not names_a_model(config) or config.getoption("perf_api"):
         return []
     from pytest_flashinfer_perf.api import cases
     from pytest_flashinfer_perf.extensions import apis
-    from pytest_flashinfer_perf.extensions.models.selection import AskedModel
+    from pytest_flashinfer_perf.extensions.models.selection import SelectedModel
 
-    return [*cases.paths(), apis.tests()] if AskedModel(config).is_step else []
+    return [*cases.paths(), apis.tests()] if SelectedModel(config).is_step else []
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if is_asked(config):
-        from pytest_flashinfer_perf.extensions.models.selection import AskedModel, SummedSession
+    if names_a_model(config):
+        from pytest_flashinfer_perf.extensions.models.selection import SelectedModel, SummedSession
 
-        asked = AskedModel(config)
-        config.pluginmanager.register(asked, "flashinfer-perf-model")
-        config.pluginmanager.register(SummedSession(config, lambda: asked.recorded), "flashinfer-perf-step")
+        model = SelectedModel(config)
+        config.pluginmanager.register(model, "flashinfer-perf-model")
+        config.pluginmanager.register(SummedSession(config, lambda: model.recorded), "flashinfer-perf-step")
 
 
 def pytest_perf_sections(runs: Sequence[Run]) -> Iterable[Section]:

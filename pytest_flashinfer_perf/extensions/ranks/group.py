@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.api import Device, child_process, reports, setup, stash
-from pytest_flashinfer_perf.extensions.ranks import asked
+from pytest_flashinfer_perf.extensions.ranks import rank_environment
 from pytest_flashinfer_perf.plugin.options import of_all
 from pytest_flashinfer_perf.session import case_endings
 
@@ -106,7 +106,7 @@ def _started(item: pytest.Item, number: int, rank: int, folder: str, options: It
         process = subprocess.Popen(  # noqa: S603 - pytest, in this interpreter
             [*program, *_named(item), *told, *_as_here(item.config, folder), *options],
             cwd=item.config.invocation_params.dir,
-            env=asked.environment(number, rank, folder, no_multicast=no_multicast),
+            env=rank_environment.environment(number, rank, folder, no_multicast=no_multicast),
             stdin=subprocess.DEVNULL,
             stdout=words,
             stderr=words,
