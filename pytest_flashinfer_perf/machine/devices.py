@@ -80,6 +80,11 @@ def find(spec: str) -> Device:
     return _gpu(index)
 
 
+def is_cpu(spec: str) -> bool:
+    """Whether this name, which may be wrong, is that of the CPU here."""
+    return spec.startswith("cpu") or (spec == "auto" and not torch.cuda.device_count())
+
+
 def visible() -> list[str]:
     """The names of all GPUs that can be seen, or of the CPU without one; opens none of them."""
     return [f"cuda:{index}" for index in range(torch.cuda.device_count())] or ["cpu"]

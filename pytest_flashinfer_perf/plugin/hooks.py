@@ -22,6 +22,9 @@ from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, measures
 from pytest_flashinfer_perf.settings.settings import Settings
 from pytest_flashinfer_perf.settings.usage import errors_of_use
 
+SMALL = "smoke"
+SMALL_TIER = f"tier {SMALL}, as this run is on the CPU: --perf-suite=default runs the usual shapes"
+
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.plugin.fixture import CaseRun, Perf
     from pytest_flashinfer_perf.spec.case import Case
@@ -91,15 +94,19 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_report_collectionfinish(items: list[pytest.Item]) -> list[str]:
-    """Say in the header whether FlashInfer is complete."""
+    """Say in the header whether FlashInfer is complete, and which tier of shapes nobody asked for."""
     from pytest_flashinfer_perf.machine import requirements
 
-    if any(map(measures, items)):
-        lacking = "; ".join(one.sentence for one in requirements.unmet())
-        state = f" is INCOMPLETE: {lacking}" if lacking else ", with all that it requires"
-        if lacking or requirements.versions():
-            return [f"flashinfer {requirements.version(requirements.PROJECT)}{state}"]
-    return []
+    measured = list(filter(measures, items))
+    if not measured:
+        return []
+    lacking = "; ".join(one.sentence for one in requirements.unmet())
+    state = f" is INCOMPLETE: {lacking}" if lacking else ", with all that it requires"
+    is_there = lacking or requirements.versions()
+    library = [f"flashinfer {requirements.version(requirements.PROJECT)}{state}"] if is_there else []
+    tiers = {case.tier for item in measured if (case := stash.case_of(item)) is not None}
+    is_small = SMALL in tiers and measured[0].config.stash[SETTINGS].suite is None
+    return [*library, *[SMALL_TIER] * is_small]
 
 
 @pytest.hookimpl(specname="pytest_collection", wrapper=True)

@@ -56,6 +56,7 @@ class Identity:
 class Setup:
     """How the case was set up before it was timed."""
 
+    tier: Annotated[str | None, "the tier of shapes that it is of; `null` for a shape that was named"] = None
     resolved_backend: Annotated[str | None, "what the backend chose: `auto` to `fa3`, `trtllm-native` to `xqa`"] = None
     autotuned: Annotated[bool | None, "whether FlashInfer's tuner ran for this case before it was timed"] = None
     autotune_cache: Annotated[str | None, "the file of tactics that the tuner was given"] = None

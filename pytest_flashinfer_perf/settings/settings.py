@@ -167,14 +167,13 @@ def _no_file() -> ProjectFile:
 class Settings:
     """All settings of a run."""
 
-    suite: str = setting(
+    suite: str | None = setting(
         CASES,
         "--perf-suite",
         daily=True,
         choices=("smoke", "default", "full", "plan"),
-        default="default",
         help="Tier of shapes to run: a few (smoke), the usual ones (default), those of all models (full) or batches "
-        "from 1 to 4,096 of the wrappers that have plan() (plan). Default: %(default)s.",
+        "from 1 to 4,096 of the wrappers that have plan() (plan). Default: default, and smoke on a CPU.",
     )
     named_backends: str | None = setting(
         CASES,

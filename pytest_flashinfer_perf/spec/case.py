@@ -92,6 +92,7 @@ class Case:
     options: CaseOptions = CaseOptions()
     nth: int = 1  # occurrence in a testlist
     stands_in: bool = False  # nobody named its backend: it runs where there is no GPU, if it is small
+    tier: str | None = field(default=None, compare=False)  # that it was taken from
 
     def __post_init__(self) -> None:
         if not SEED.allows(self.seed):

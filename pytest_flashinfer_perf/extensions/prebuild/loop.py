@@ -41,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Before any plugin reads its options: the command line is that of the session which measures."""
     options.drop(config, Child.NONE)
+    config.option.perf_suite = config.option.perf_suite or "default"  # it compiles for a GPU
     for dest, nothing in OF_OTHERS.items():
         if hasattr(config.option, dest):
             setattr(config.option, dest, nothing)
