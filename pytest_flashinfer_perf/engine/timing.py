@@ -349,7 +349,7 @@ def trace(recorder: Recorder, work: Work, seconds_per_call: float) -> Trace | No
 # Restore the order in which a GPU assigns the blocks of a launch to its SMs. The order is left over from earlier
 # launches, kernels that fill the GPU exactly preserve it, and some of them (multi-head latent attention on an H200,
 # by 5 %) are faster in one order than in another. A launch of a few blocks on an idle GPU always leads to the same
-# order; one that fills the GPU does not (docs/measurement-method.md).
+# order; one that fills the GPU does not (docs/measurement.md).
 
 BLOCKS, THREADS = 9, 32  # found by experiment: 8 blocks change nothing, 66 leave it as it was
 
