@@ -1,4 +1,4 @@
-"""What this project writes, as the tools read it that it is for; the table of them is in docs/formats.md."""
+"""What this project writes, as the tools read it that it is for; those of docs/formats.md among them."""
 
 import pytest
 
