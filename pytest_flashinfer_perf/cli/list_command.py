@@ -31,23 +31,23 @@ def main(arguments: Sequence[str]) -> int:
         parser.add_argument(f"--{one.name}", action="store_const", dest="list", const=one, help=one.help)
     parser.add_argument("routine", nargs="?", default="", help="Name, or part of it. Default: all.")
     add_json(parser)
-    known = parser.parse_args(arguments)
-    if known.list is not None:
-        return int(known.list([known.routine, *(["--json"] if known.as_json else [])]))
-    return _routines(known.routine, as_json=known.as_json)
+    options = parser.parse_args(arguments)
+    if options.list is not None:
+        return int(options.list([options.routine, *(["--json"] if options.as_json else [])]))
+    return _routines(options.routine, as_json=options.as_json)
 
 
-def _routines(asked: str, *, as_json: bool) -> int:
+def _routines(name: str, *, as_json: bool) -> int:
     routines = all_routines()
-    alike = [routine for name, routine in routines.items() if asked.lower() in name.lower()]
-    found = [routines[asked]] if asked in routines else alike
-    if not found:
-        raise UnknownRoutineError(asked, unknown(asked, sorted(routines)))
+    similar = [routine for each, routine in routines.items() if name.lower() in each.lower()]
+    matching = [routines[name]] if name in routines else similar
+    if not matching:
+        raise UnknownRoutineError(name, unknown(name, sorted(routines)))
     if as_json:
-        show_json(list(map(_facts, found)))
+        show_json(list(map(_facts, matching)))
         return 0
-    shown = (line for routine in found for line in _described(routine, whole=bool(asked)))
-    show([*shown, *(() if asked else _names())])
+    shown = (line for routine in matching for line in _described(routine, whole=bool(name)))
+    show([*shown, *(() if name else _names())])
     return 0
 
 

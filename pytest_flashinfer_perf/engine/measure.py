@@ -21,7 +21,7 @@ from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.rows.parts import Parts
 from pytest_flashinfer_perf.rows.row import Stats
-from pytest_flashinfer_perf.settings.settings import Asked, Checking, Measuring
+from pytest_flashinfer_perf.settings.settings import Checking, Measuring, MeasuringLike
 from pytest_flashinfer_perf.spec.nested import tensors
 
 NO_CHECKS, CHECKING = CheckResult(), Checking()
@@ -114,7 +114,7 @@ def measure(  # noqa: PLR0913 - one argument per property of a call
     flops_dtype: str | None = None,
     reference: Reference = None,
     out: Outputs = None,
-    measuring: Asked = None,
+    measuring: MeasuringLike = None,
     checking: Checking | None = None,
     device: str | None = None,
     name: str = "",

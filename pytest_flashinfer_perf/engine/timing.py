@@ -168,12 +168,12 @@ class Bench:
             target, work, sets, warmup, PlacedSamples(samples, busy_of_all, clocked, placements.addresses(target))
         )
 
-    def _all_calls(self, asked: int) -> int | None:
+    def _all_calls(self, count: int) -> int | None:
         """Add the calls of a GPU's instruments; None where CUDA events replay whole rotations, or ranks wait."""
         if not self.device.is_gpu:
-            return asked
-        is_known = self.cycles and not (self.cuda_graph and self.instrument.name == "events")
-        return asked + OTHER_CALLS if is_known else None
+            return count
+        can_be_counted = self.cycles and not (self.cuda_graph and self.instrument.name == "events")
+        return count + OTHER_CALLS if can_be_counted else None
 
     def _sample(self, work: Work, calls: int, warmup: int, restore: Restoration | None) -> Iterator[CallTime]:
         """Sample the calls, in parts if they change inputs: before each part these are restored, outside the time."""

@@ -268,7 +268,7 @@ FACETS = (
 )
 LIBRARY = Facet(
     Reason.LIBRARY,
-    lambda run, _: ", ".join(f"{name} {known}" for name, known in run.libraries.items() if known is not None),
+    lambda run, _: ", ".join(f"{name} {version}" for name, version in run.libraries.items() if version is not None),
     "another FlashInfer, torch, CUDA or cuDNN",
 )
 ALLOWABLE = {

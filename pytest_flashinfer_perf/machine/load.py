@@ -27,7 +27,7 @@ TICKS_S = (1e-3, 4e-3, 10e-3)  # of a kernel with 1000, 250 and 100 interrupts a
 FEWEST_LATE = 10  # calls: so many come in steps by chance in one of 200 rows that scatter widely
 LATE_SHARE, IN_STEP = 0.25, 0.8  # of the calls; of the late ones
 NEAR = 0.15  # of a tick
-NOT_KNOWN = "not known how busy the machine was: this system does not count what a process waits for a core"
+LOAD_UNKNOWN = "not known how busy the machine was: this system does not count what a process waits for a core"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class Contention:
     def unknown(self) -> str:
         """What a row says where this system counts nothing of it; empty where it does."""
         counts = (self.waited, self.taken, self.stalled, self.preempted)
-        return NOT_KNOWN if all(one is None for one in counts) else ""
+        return LOAD_UNKNOWN if all(one is None for one in counts) else ""
 
     @property
     def is_busy(self) -> bool:

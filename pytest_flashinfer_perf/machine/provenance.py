@@ -24,9 +24,9 @@ DISTRIBUTIONS = {
 
 def machine(config: pytest.Config) -> dict[str, Any]:
     """The machine_info of pytest-benchmark, with what plugins add."""
-    made: dict[str, Any] = config.hook.pytest_benchmark_generate_machine_info(config=config)
-    config.hook.pytest_benchmark_update_machine_info(config=config, machine_info=made)
-    return made
+    facts: dict[str, Any] = config.hook.pytest_benchmark_generate_machine_info(config=config)
+    config.hook.pytest_benchmark_update_machine_info(config=config, machine_info=facts)
+    return facts
 
 
 @functools.cache
@@ -107,7 +107,7 @@ def health(uuid: str | None) -> dict[str, Any]:
     nvml, handle = _nvml(), _handle(uuid)
     if nvml is None or handle is None:
         return {}
-    asked: dict[str, Callable[[], Any]] = {
+    readers: dict[str, Callable[[], Any]] = {
         "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
         "sm_mhz_most": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
         "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
@@ -118,7 +118,7 @@ def health(uuid: str | None) -> dict[str, Any]:
         "throttle": lambda: reasons(_reason_bits(nvml, handle)),
         "processes": lambda: [_process(nvml, p) for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)],
     }
-    return {name: _or_none(nvml, ask) for name, ask in asked.items()}
+    return {name: _or_none(nvml, ask) for name, ask in readers.items()}
 
 
 def _or_none(nvml: Any, ask: Callable[[], Any]) -> Any:

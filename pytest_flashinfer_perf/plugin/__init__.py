@@ -34,7 +34,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     config: Any = pluginmanager.get_plugin("pytestconfig")
     options.add_own(parser)
-    if loading.is_asked(config):
+    if loading.are_needed(config):
         loading.register(pluginmanager)
         options.add(parser, loading.options(pluginmanager))
     pluginmanager.register(Beginning(), "flashinfer-perf-beginning")
@@ -62,7 +62,7 @@ def _needs_session(config: pytest.Config) -> bool:
     workers = getattr(option, "tx", None) or getattr(option, "dist", "no") != "no"
     starts_workers = workers and not is_worker(config)
     compared = getattr(option, "benchmark_compare", None)
-    if starts_workers or compared or options.are_given(config):
+    if starts_workers or compared or options.any_is_set(config):
         return True
     if any(config.hook.pytest_perf_argument(path=_path(config, argument)) for argument in config.args):
         return True

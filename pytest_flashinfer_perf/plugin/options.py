@@ -124,7 +124,7 @@ def of_all(config: pytest.Config) -> list[Option]:
     return [*ALL, *(one for table in loading.options(config.pluginmanager).values() for one in table)]
 
 
-def are_given(config: pytest.Config) -> bool:
+def any_is_set(config: pytest.Config) -> bool:
     """Whether one of them has another value than its default."""
     return any(getattr(config.option, one.dest, one.default) != one.default for one in of_all(config))
 

@@ -57,7 +57,7 @@ class Board:
         self.is_part = False  # of a run, whose file is wanted even if it has no test
 
     def block_parts(self) -> dict[str, Any]:
-        return {name: made() for name, made in self.of_run.items()}
+        return {name: make() for name, make in self.of_run.items()}
 
     @property
     def rows(self) -> list[Row]:
@@ -162,8 +162,8 @@ class Board:
 def _without_effect(config: pytest.Config, rows: Sequence[Row]) -> Iterator[str]:
     """Say of each option that no case could use it."""
     for one in options.of_all(config):
-        is_given = rows and config.getoption(one.dest) != one.default
-        if is_given and one.users is not None and not any(map(one.users.have, rows)):
+        is_set = rows and config.getoption(one.dest) != one.default
+        if is_set and one.users is not None and not any(map(one.users.have, rows)):
             yield f"{one.name} had no effect: none of the measured cases {one.users.words}"
 
 
@@ -230,9 +230,9 @@ def name_line(item: pytest.Item, report: pytest.TestReport, failure: pytest.Exce
 
 
 def fail_strict_skip(item: pytest.Item, report: pytest.TestReport, reason: str) -> None:
-    known_as = (item.nodeid, item.name, item.name.partition("[")[2].rstrip("]"))
+    names = (item.nodeid, item.name, item.name.partition("[")[2].rstrip("]"))
     for glob in item.config.stash[SETTINGS].strict_skips:
-        if any(fnmatch.fnmatchcase(name, glob) for name in known_as):
+        if any(fnmatch.fnmatchcase(name, glob) for name in names):
             report.outcome = "failed"
             report.when = "call"  # a failure, where pytest would call one at set-up an error
             report.longrepr = f"--perf-strict-skips={glob} does not allow this skip: {reason}"
@@ -312,8 +312,8 @@ class ResultFiles:
             benchmarks.save_json = self._write
             if hasattr(benchmarks.storage, "get"):  # a folder
                 benchmarks.storage.save = functools.partial(self._save_in, benchmarks.storage)
-        is_known = self._is_due(session) or session.exitstatus not in ENDED
-        if is_known and not _saves(self._config):
+        is_explained = self._is_due(session) or session.exitstatus not in ENDED
+        if is_explained and not _saves(self._config):
             warnings.filterwarnings("ignore", message="Not saving anything, no benchmarks have been run")
         return (yield)
 
@@ -324,9 +324,11 @@ class ResultFiles:
             hook = self._config.hook
             of_run = {"machine_info": provenance.machine(self._config)}
             of_run["commit_info"] = hook.pytest_benchmark_generate_commit_info(config=self._config)
-            made = hook.pytest_benchmark_generate_json(config=self._config, benchmarks=[], include_data=True, **of_run)
-            hook.pytest_benchmark_update_json(config=self._config, benchmarks=[], output_json=made)
-            self._write(made)
+            document = hook.pytest_benchmark_generate_json(
+                config=self._config, benchmarks=[], include_data=True, **of_run
+            )
+            hook.pytest_benchmark_update_json(config=self._config, benchmarks=[], output_json=document)
+            self._write(document)
             if "--benchmark-json" not in self._lost:
                 self._board.notes.append(f"{self._path}: no case was measured, the file has the reasons and no rows")
         self._board.notes += [not_written(session, option, error) for option, error in self._lost.items()]

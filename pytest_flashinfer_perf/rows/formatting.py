@@ -110,8 +110,8 @@ def markdown_table(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> I
 
 
 def software(versions: Mapping[str, Any]) -> str:
-    known = [f"{name} {version}" for name, version in versions.items() if version is not None and name != "gpu"]
-    return ", ".join(known)
+    named = [f"{name} {version}" for name, version in versions.items() if version is not None and name != "gpu"]
+    return ", ".join(named)
 
 
 def named(row: Row) -> str:

@@ -114,17 +114,17 @@ class Measuring:
             if not (is_default or bounds[name].allows(value)):
                 raise MeasuringError(f"{name} {bounds[name].refusal(value)}")
 
-    def changed_by(self, asked: Asked) -> Measuring:
+    def changed_by(self, changes: MeasuringLike) -> Measuring:
         """This Measuring with the fields that `asked` names; a Measuring names all of them."""
-        if asked is None or isinstance(asked, Measuring):
-            return asked or self
-        if not isinstance(asked, Mapping):
-            raise MeasuringError(f"measuring must be a Measuring, or a dictionary of its fields, got {asked!r}")
-        self.verify(asked)
-        return replace(self, **asked)
+        if changes is None or isinstance(changes, Measuring):
+            return changes or self
+        if not isinstance(changes, Mapping):
+            raise MeasuringError(f"measuring must be a Measuring, or a dictionary of its fields, got {changes!r}")
+        self.verify(changes)
+        return replace(self, **changes)
 
 
-Asked = Measuring | Mapping[str, Any] | None
+MeasuringLike = Measuring | Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)

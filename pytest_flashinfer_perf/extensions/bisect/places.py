@@ -136,7 +136,7 @@ class Installed:
 
     def _verify_imports(self, site: Path, point: str) -> None:
         try:
-            error = sides.asked(self._environment(point, site), IMPORTS)
+            error = sides.answer_of(self._environment(point, site), IMPORTS)
         except run_file.RunError as ended:  # the import ended the process
             error = str(ended)
         if error:
@@ -162,7 +162,7 @@ class Installed:
         made = environment(name, self.command, [site])
         if not any(site.glob("*.pth")):
             return made
-        return environment(name, self.command, [*map(Path, sides.asked(made, ADDED, str(site))), site])
+        return environment(name, self.command, [*map(Path, sides.answer_of(made, ADDED, str(site))), site])
 
     def remove(self) -> None:
         shutil.rmtree(self.folder / "releases", ignore_errors=True)

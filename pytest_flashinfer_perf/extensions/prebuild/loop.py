@@ -57,10 +57,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _cases(items: list[pytest.Item]) -> list[Case]:
-    found = [case for item in items if (case := stash.case_of(item)) is not None]
-    if not found:
+    cases = [case for item in items if (case := stash.case_of(item)) is not None]
+    if not cases:
         raise pytest.UsageError("nothing to prebuild: these arguments select no test with a case")
-    return found
+    return cases
 
 
 class Prebuild:
@@ -89,8 +89,8 @@ class Prebuild:
         return True
 
     def _say_needed(self, needed: Needed, cases: int, others: int) -> None:
-        found = formatting.counted(len(needed.modules), "module")
-        self._say(f"{formatting.counted(cases, 'case')}: {found} of FlashInfer, {needed.cannot} cannot run there")
+        modules = formatting.counted(len(needed.modules), "module")
+        self._say(f"{formatting.counted(cases, 'case')}: {modules} of FlashInfer, {needed.cannot} cannot run there")
         if needed.lost:
             self._say("calls that failed without a GPU; the other modules they need are compiled when they run")
         for reason, number in needed.lost.items():
@@ -152,6 +152,6 @@ def architectures() -> str:
     """The architectures that the variable names, or those of the GPUs here, which a child process looks up."""
     if named := os.environ.get(ARCHITECTURES, "").strip():
         return named
-    if not (found := child_process.answer(PROBE)):
+    if not (of_gpus := child_process.answer(PROBE)):
         raise PrebuildError(f"there is no GPU to compile for: name one, such as {ARCHITECTURES}=9.0a")
-    return found
+    return of_gpus
