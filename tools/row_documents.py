@@ -52,10 +52,10 @@ def schema() -> dict[str, Any]:
 
 
 def tune_report() -> dict[str, Any]:
-    from pytest_flashinfer_perf.extensions.tuner import found
-    from pytest_flashinfer_perf.extensions.tuner.found import Report
+    from pytest_flashinfer_perf.extensions.tuner import results
+    from pytest_flashinfer_perf.extensions.tuner.results import Report
 
-    return {"$schema": DIALECT, "title": found.FORMAT, **of_dataclass(Report)}
+    return {"$schema": DIALECT, "title": results.FORMAT, **of_dataclass(Report)}
 
 
 def of_type(kind: Any) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def backend(name: str, *apis: str) -> tuple[Requirement, ...]:
 
 
 def hardware(name: str, *apis: str, capabilities: tuple[str, ...] = ()) -> Requirement:
-    """The compute capability that the APIs' decorators declare, or else one of `known`, by default that of HARDWARE."""
+    """The compute capability that the decorators of APIs declare, else one of `capabilities` or of HARDWARE."""
     listed = capabilities or HARDWARE.get(name, ())
     otherwise = (compute_capability(name, *listed),) if listed else ()
 

@@ -115,7 +115,7 @@ class Measuring:
                 raise MeasuringError(f"{name} {bounds[name].refusal(value)}")
 
     def changed_by(self, changes: MeasuringLike) -> Measuring:
-        """This Measuring with the fields that `asked` names; a Measuring names all of them."""
+        """This Measuring with the fields that `changes` names; a Measuring names all of them."""
         if changes is None or isinstance(changes, Measuring):
             return changes or self
         if not isinstance(changes, Mapping):

@@ -44,7 +44,7 @@ def answers(
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float, last_token: Tensor | None) -> AttentionAnswer:
-    """Rows [rows, query heads, dim] over keys and values [KV heads, tokens, dim]; `seen` is each row's last token."""
+    """Rows [rows, query heads, dim] over keys and values [KV heads, tokens, dim]; `last_token` is each row's."""
     keys, values = k.float(), v.float()
     rows, tokens = q.shape[0], k.shape[1]
     step = max(1, SCORES_AT_ONCE // (q.shape[1] * tokens))

@@ -79,16 +79,16 @@ def step_at(place, factor=1.2):
 
 def test_a_search_in_releases_skips_what_cannot_be_installed():
     trails = {trail.case: trail for trail in Levels([step_at(5), step_at(12)], broken={"1.8", "1.11"}).search()}
-    assert (trails["case-0"].suspects, trails["case-0"].found) == (("1.5",), True)
+    assert (trails["case-0"].suspects, trails["case-0"].is_located) == (("1.5",), True)
     assert trails["case-1"].suspects == ("1.11", "1.12")
     assert trails["case-1"].verified
-    assert not trails["case-1"].found
+    assert not trails["case-1"].is_located
 
 
 @pytest.mark.parametrize(("quantity", "found"), [(None, "1.8"), ("host", "1.5"), ("plan", "1.12")])
 def test_each_time_of_a_call_is_searched_for_by_itself(quantity, found):
     [trail] = OnHost([step_at(8), step_at(5, 2.0), step_at(12, 2.0)]).search(quantity)
-    assert (trail.suspects, trail.found) == ((found,), True)
+    assert (trail.suspects, trail.is_located) == ((found,), True)
     shown = {None: "time", "host": "50.", "plan": "90."}[quantity]
     assert shown in trail.verified.sentence
 
@@ -125,7 +125,7 @@ def test_an_innocent_release_is_cleared_and_the_search_goes_on():
 
     [trail] = Hot([step_at(12)]).search()
     assert [point for point, _ in trail.cleared] == ["1.8"]
-    assert (trail.suspects, trail.found) == (("1.12",), True)
+    assert (trail.suspects, trail.is_located) == (("1.12",), True)
 
 
 def test_a_point_that_stops_being_measured_at_the_good_end_ends_the_search():

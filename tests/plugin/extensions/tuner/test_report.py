@@ -10,7 +10,7 @@ from schemas import faults
 from tuner_runs import LIMITS, RAISES, WRONG, planted, report_of
 
 from pytest_flashinfer_perf.extensions.tuner import found, judge, report
-from pytest_flashinfer_perf.extensions.tuner.found import LeftOut
+from pytest_flashinfer_perf.extensions.tuner.results import LeftOut
 from pytest_flashinfer_perf.files import write_json
 
 

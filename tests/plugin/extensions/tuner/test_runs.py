@@ -11,7 +11,7 @@ import scripted
 
 from pytest_flashinfer_perf.extensions.tuner import found, judge
 from pytest_flashinfer_perf.extensions.tuner import tune_report_command as tune_report
-from pytest_flashinfer_perf.extensions.tuner.found import LeftOut
+from pytest_flashinfer_perf.extensions.tuner.results import LeftOut
 from pytest_flashinfer_perf.extensions.tuner.runs import Runs, TunerRunError
 from pytest_flashinfer_perf.extensions.tuner.search import TuneJob
 from pytest_flashinfer_perf.launch import processes
@@ -37,7 +37,7 @@ def run(tmp_path, monkeypatch, capsys):
         for variable, value in environment.items():
             monkeypatch.setenv(variable, value)
         code, shown = tune_report.main([*own, *beside, "--", *options]), capsys.readouterr().out
-        assert code == judge.FOUND, shown
+        assert code == judge.FAILED, shown
         return shown
 
     return ran
