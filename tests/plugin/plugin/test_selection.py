@@ -37,6 +37,7 @@ def test_strict_skips_fail(session):
         ("--perf-max-memory=-1", "must be a number of GiB above 0, got '-1'"),
         ("--perf-max-memory=nan", "must be a number of GiB above 0, got 'nan'"),
         ("--perf-iters=0", "must be a whole number of at least 1, got '0'"),
+        ("--benchmark-max-time=nan", "--benchmark-max-time: must be a finite number of seconds of at least 0, got nan"),
         ("--perf-suite=huge", "invalid choice: 'huge'"),
         (f"--perf-case=--routine {DECODE} {TINY} --num_qo_heads 5", "num_qo_heads: 5 is not a multiple of"),
         (f"--perf-case=--routine {DECODE} {TINY} --page_size 0", "page_size: must be at least 1, got 0"),

@@ -4,17 +4,30 @@ import argparse
 import itertools
 import math
 import sys
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made import typed
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.settings import option as options
 from pytest_flashinfer_perf.settings import planting, usage
-from pytest_flashinfer_perf.settings.option import SECONDS, SEED, bounds_of, one_of, option, options_of, whole
+from pytest_flashinfer_perf.settings.option import (
+    SECONDS,
+    SEED,
+    TIMING,
+    bounds_of,
+    one_of,
+    option,
+    options_of,
+    setting,
+    values_of,
+    whole,
+)
 from pytest_flashinfer_perf.settings.planting import PlantError
 from pytest_flashinfer_perf.settings.settings import Checking, Measuring, MeasuringError, Settings
 
@@ -64,6 +77,17 @@ def test_an_option_is_declared_once_for_each_parser():
         one.add_by(parser.add_argument)
         assert (getattr(parser.parse_args([]), one.dest), one.name) == (one.default, f"--{one.dest.replace('_', '-')}")
     assert vars(parser.parse_args(["--perf-a-b=5", "--perf-c"])) == {"perf_a_b": 5, "perf_c": True, "d": None}
+
+
+@dataclass
+class Declared:
+    names: tuple[str, ...] = setting(TIMING, "--perf-names", action="append", default=[])
+    plain: int = 3
+
+
+def test_the_values_of_options_are_those_of_their_fields():
+    assert Declared() == Declared(names=(), plain=3)
+    assert values_of(Declared, argparse.Namespace(perf_names=["a", "b"])) == {"names": ("a", "b")}
 
 
 # Settings.
@@ -133,6 +157,12 @@ def test_a_test_is_planted_and_asked_once():
     assert settings.of_test("t.py::b", run, once=False) == run
     assert settings.of_test("t.py::b", run, once=True) == Measuring(iters=1, warmup=0, plant=0.1)
     assert settings.project.path is None
+    assert Measuring().plant == 0
+
+
+def test_an_option_knows_which_rows_could_use_it():
+    [users] = [one.users for one in itertools.chain(*options_of(Settings).values()) if one.users]
+    assert [users.have(typed(autotune_cache=cache)) for cache in ("tactics.json", None)] == [True, False]
 
 
 def test_what_is_compared():
