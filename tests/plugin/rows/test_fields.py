@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from made import row, run, typed
 
 from pytest_flashinfer_perf.machine.load import Contention
-from pytest_flashinfer_perf.rows import fields, formatting, run_file, scatter
+from pytest_flashinfer_perf.rows import fields, formatting, scatter
 from pytest_flashinfer_perf.rows.fields import FieldError
-from pytest_flashinfer_perf.rows.row import Identity
-from pytest_flashinfer_perf.rows.run_file import Block, Commit, Unmeasured
 
 
 class Colour(str, Enum):
@@ -176,52 +174,3 @@ def test_a_single_late_call_is_noise_to_a_gpu_and_not_to_the_hosts_clock():
     assert scatter.noise("wall", busy) == "this machine was busy: load 6 on 2 cores"
     assert scatter.noise("wall", Contention(seconds=1.0, cores=2)) == scatter.noise("wall")
     assert scatter.noise("cupti") == "the spread stayed above 5 %"
-
-
-# The file of a run.
-
-
-def test_a_run_says_which_cases_it_has_twice_and_which_failed():
-    failed = [
-        {"case": "b", "outcome": "failed", "reason": "wrong\nat 3"},
-        {"case": "b", "outcome": "skipped", "reason": ""},
-    ]
-    made = run(row("a"), row("a"), row("c"), unmeasured=[*failed, {"case": "d", "outcome": "xfailed", "reason": "bug"}])
-    assert (made.twice, made.failed, made.name) == (frozenset({"a"}), ["b"], "made")
-    assert made.ended(["x", "b", "d"]).headline == "wrong"
-    assert (made.ended(["d"]).outcome, made.ended(["x"])) == ("xfailed", None)
-    assert made.unmeasured[0].written() == {"case": "b", "outcome": "failed", "reason": "wrong\nat 3"}
-
-
-def test_a_block_is_written_with_what_it_has_and_the_schema_of_this_version():
-    added = {"of_mine": {"tests": [[0, "a"]]}, "nothing": None}
-    left = Unmeasured(identity=typed().identity, outcome="failed", reason="x")
-    written = Block(schema=1, unmeasured=(left,), parts=added).written()
-    assert (written["schema"], written["unmeasured"]) == (run_file.SCHEMA, [left.written()])
-    assert "nothing" not in written
-    read = run_file.parse({"benchmarks": [], "flashinfer_perf": written}, "f")
-    assert (read.part("of_mine", dict), read.part("nothing", dict)) == (added["of_mine"], None)
-    with pytest.raises(run_file.RunError, match="f: flashinfer_perf: of_mine lacks case"):
-        read.part("of_mine", Identity)
-
-
-@pytest.mark.parametrize(
-    ("document", "sentence"),
-    [
-        ({"benchmarks": [], "flashinfer_perf": {"schema": 3}}, "f: it has schema 3, this version reads 2: update it"),
-        ({"benchmarks": [], "machine_info": {"driver": [1]}}, r"f: machine_info: driver must be text, got \[1\]"),
-        ({"benchmarks": [], "machine_info": {"cpu": 3}}, "f: machine_info: cpu must be an object, got 3"),
-        ({"benchmarks": {}}, "f: not a file of pytest-benchmark, it has no benchmarks"),
-    ],
-)
-def test_a_file_that_is_no_run_says_why(document, sentence):
-    with pytest.raises(run_file.RunError, match=f"^{sentence}$"):
-        run_file.parse(document, "f")
-
-
-def test_a_run_of_another_plugin_is_none_of_ours():
-    with pytest.raises(run_file.RunError, match="f is no run of this plugin: write one with pytest"):
-        run_file.verified(run_file.parse({"benchmarks": []}, "f"))
-    assert Commit.of({"id": "unversioned", "dirty": 1}) == Commit(None, dirty=True)
-    assert Commit.of({"id": 7}) == Commit("7")
-    assert run_file.parse({"benchmarks": [], "commit_info": []}, "f").commit == Commit()
