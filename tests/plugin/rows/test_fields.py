@@ -1,7 +1,8 @@
-"""Dataclasses from JSON by their types; what rows and tables say; files of runs."""
+"""Dataclasses from JSON by their types; what rows and tables say."""
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -93,6 +94,8 @@ def test_what_json_has_not_is_not_read():
             fields.parsed(f"[{name}]")
     with pytest.raises(FieldError, match=r"f must be a list, got \{\}"):
         fields.read_list(Part, {}, "f")
+    with pytest.raises(FieldError, match="f must be null"):
+        fields.value(object, 3, "f")
     assert (fields.object_in({"a": None}, "a"), fields.object_in({}, "a")) == ({}, {})
     for where, sentence in (("", "a must be an object, got 3"), ("f", "f: a must be an object, got 3")):
         with pytest.raises(FieldError, match=f"^{sentence}$"):
@@ -140,6 +143,16 @@ def test_small_texts():
     assert list(formatting.markdown_table(("x", "y"), [("1", "|")])) == ["| x | y |", "|---|---|", r"| 1 | \| |"]
     assert formatting.software({"torch": "2", "gpu": "H200", "cuda": None, "cudnn": 9}) == "torch 2, cudnn 9"
     assert list(formatting.grouped([3, 1, 5, 2], lambda n: n % 2)) == [(1, [3, 1, 5]), (0, [2])]
+
+
+def test_lines_are_as_wide_as_the_terminal_and_go_on_behind_their_indent(monkeypatch):
+    for columns, wide in (("39", formatting.WIDTH), ("40", 40), ("60", 60)):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert formatting.width() == wide
+    [first, second] = formatting.indented("word " * 15, 4)
+    assert (first, second) == ("    " + "word " * 10 + "word", "      word word word word")
+    counted = formatting.by_count(Counter(["few", *["many " * 12] * 12]))
+    assert list(counted) == ["   12  " + "many " * 9 + "many", "       many many", "    1  few"]
 
 
 def test_what_a_row_was_measured_by_is_a_line():
