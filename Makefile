@@ -33,12 +33,11 @@ TEST_NEEDS := -e '.[gpu,dev,trace]'
 TORCH_IS_RIGHT := torch.version.cuda or sys.exit("this machine has a GPU and torch " + torch.__version__ + " no CUDA: remove $(VENV)")
 endif
 
-# A test that takes two minutes shows where it is, and after five its process ends: of five minutes of which others have
-# half, it had half (tests/plugin/support/fair_timeout.py). A worker that ends is not replaced: the run ends with what
-# the others have in hand. What even so does not end is interrupted.
+# A test that takes two minutes shows where it is, and after ten its process ends. A worker that ends is not replaced:
+# the run ends with what the others have in hand. What even so does not end is interrupted.
 TESTS ?= tests/plugin
 LIMITED := timeout --foreground --signal=INT --kill-after=30 7200
-OPTIONS := -W error --durations=25 -o faulthandler_timeout=120 --timeout=300 --timeout-method=thread
+OPTIONS := -W error --durations=25 -o faulthandler_timeout=120 --timeout=600 --timeout-method=thread
 SAME := --hypothesis-profile=ci -m 'not more'
 PYTEST := $(LIMITED) $(BIN)/python -m pytest $(OPTIONS)
 

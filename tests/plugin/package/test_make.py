@@ -4,9 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-import fair_timeout
 import pytest
 from documents import ROOT
 
@@ -79,19 +77,3 @@ def test_a_worker_that_dies_and_a_test_without_end_are_named_and_end_the_run(pla
     ended = re.search(r"2 failed(?:, (\d+) passed)? in", done.stdout)
     assert ended, done.stdout
     assert int(ended[1] or 0) < 10
-
-
-@pytest.mark.parametrize(("busy", "cores", "part"), [(1, 2, 1), (2, 2, 1), (8, 2, 0.25), (3, 1, 1 / 3), (0, 1, 1)])
-def test_a_second_of_a_core_that_others_use_counts_as_a_part(busy, cores, part):
-    assert fair_timeout.share(f"2.20 1.86 1.46 {busy}/110 7666\n", cores) == pytest.approx(part)
-
-
-@pytest.mark.more
-@pytest.mark.parametrize(("part", "passed"), [(1.0, False), (0.01, True)])
-def test_a_limit_is_met_by_what_a_test_could_use(pytester, monkeypatch, part, passed):
-    """The test takes two seconds and may take one."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(fair_timeout.__file__).parent), prepend=os.pathsep)
-    pytester.makeconftest(f"import fair_timeout as f\nf.share = lambda *_: {part}\npytest_plugins = 'fair_timeout'")
-    pytester.makepyfile("import time\ndef test_sleeps(): time.sleep(2)")
-    done = pytester.runpytest_subprocess("--timeout=1", "--timeout-method=thread", "-p", "no:cacheprovider")
-    assert ("1 passed" in done.stdout.str(), done.ret) == (passed, not passed)

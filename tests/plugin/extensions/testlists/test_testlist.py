@@ -124,17 +124,6 @@ def test_a_folder_is_no_list(run, pytester):
     refused.complains("*'lists' is a folder: name its files, as --perf-testlist=lists/FILE")
 
 
-EMPTY = "backends= backends=, case= testlist= model= strict-skips= trace-set= trace-config= autotune-cache= only="
-FILES = "fuzz-flags= findings= config= html= csv= vllm-csv="
-
-
-@pytest.mark.parametrize("option", f"{EMPTY} {FILES}".split())
-def test_an_option_of_an_unset_variable_is_refused(run, option):
-    refused = run(f"{GEMM} -n 1\n", "lines.txt", f"--perf-{option}")
-    assert refused.code == pytest.ExitCode.USAGE_ERROR
-    refused.complains(f"ERROR: --perf-{option.partition('=')[0]}: empty name: is a shell variable unset?")
-
-
 def test_a_list_that_asks_for_nothing_is_an_error(run):
     done = run("# nothing\n", "--perf-testlist=lines.txt")
     assert done.code == pytest.ExitCode.INTERRUPTED
