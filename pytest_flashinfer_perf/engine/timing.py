@@ -209,8 +209,12 @@ def run(  # noqa: PLR0913 - one argument per part of a measurement
     verify: Verify,
     observers: Sequence[Observer] = (),
     conditions: Conditions = Conditions(),
+    spent: float = 0.0,
 ) -> Timing:
-    """Time other placements first, so that the last timed call is the target's; `verify` checks each last answer."""
+    """Time other placements first, so that the last timed call is the target's; `verify` checks each last answer.
+
+    The case has `spent` these seconds of its wall time before.
+    """
     # The instrument.
     chosen = conditions.choose(measuring.instrument, device)
     bench = Bench(chosen.instrument, measuring, device, cuda_graph, conditions.cycles)
@@ -219,7 +223,7 @@ def run(  # noqa: PLR0913 - one argument per part of a measurement
 
     # Pilot: one untimed call, whose length decides how many calls and placements there is time for.
     first, seconds_per_call = _pilot(bench, target)
-    budget = stopping.budget(measuring, chosen.instrument.now)
+    budget = stopping.budget(measuring, chosen.instrument.now, spent)
     sampling = Sampling(measuring, chosen.instrument.name, seconds_per_call, budget)
 
     # Timed: placements at other addresses, and then the caller's own.
