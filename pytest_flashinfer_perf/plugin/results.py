@@ -24,7 +24,7 @@ from pytest_flashinfer_perf.machine import provenance
 from pytest_flashinfer_perf.plugin import options, terminal
 from pytest_flashinfer_perf.printing import safe_lines, write_lines
 from pytest_flashinfer_perf.rows import run_file
-from pytest_flashinfer_perf.rows.formatting import duration
+from pytest_flashinfer_perf.rows.formatting import duration, software, wrapped
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import FAILED, SCHEMA_KEY, Block, RunError, Unmeasured
 from pytest_flashinfer_perf.session import benchmark_rows, reports, stash
@@ -52,6 +52,7 @@ class Board:
     def __init__(self) -> None:
         self.of_run: dict[str, Callable[[], Any]] = {}  # what extensions add to the file, made when it is written
         self._carried: dict[str, list[CaseReport]] = {}  # of the last attempt of each test
+        self.shown: set[str] = set()  # tests whose rows are in a table already
         self.notes: list[str] = []
         self.is_ours = False
         self.is_part = False  # of a run, whose file is wanted even if it has no test
@@ -62,6 +63,10 @@ class Board:
     @property
     def rows(self) -> list[Row]:
         return self._all("row")
+
+    @property
+    def rows_to_show(self) -> list[Row]:
+        return [row for row in self.rows if row.fullname not in self.shown]
 
     @property
     def unmeasured(self) -> list[Unmeasured]:
@@ -133,8 +138,8 @@ class Board:
         if not (rows or skips or xfailed or not_understood or checked or added or self.notes):
             return
         terminalreporter.section("flashinfer-perf")
-        software = provenance.versions() if rows else {}
-        write_lines(terminalreporter, terminal.lines(rows, skips, software, checked, xfailed))
+        write_lines(terminalreporter, wrapped(software(provenance.versions())) if rows else [])
+        write_lines(terminalreporter, terminal.lines(rows, skips, checked, xfailed, self.rows_to_show))
         write_lines(terminalreporter, terminal.left("not understood", not_understood, "line"))
         write_lines(terminalreporter, added)
         is_nothing = skips and not (rows or checked or added)
