@@ -16,9 +16,11 @@ from pytest_flashinfer_perf.plugin import options
 
 INTRODUCTION = """# Options, commands, markers
 
-Written by `tools/options_page.py` from the declarations in `plugin/options.py` and `cli/`; a test keeps it
-true. Which of them answers which question is in [the index](README.md#options-by-task). `flashinfer-perf COMMAND
---help` shows each command's own options with an example.
+```sh
+flashinfer-perf options     # those of pytest; each command has its own, with an example: flashinfer-perf COMMAND --help
+```
+
+[Options by task](README.md#options-by-task). This page is written by `tools/options_page.py` from the declarations.
 """
 
 

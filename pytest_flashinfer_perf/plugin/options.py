@@ -81,7 +81,7 @@ QUESTIONS = {
 ALL = (*(one for table in QUESTIONS.values() for one in table), *HIDDEN)
 
 MARKERS = (
-    "perf_cases(routine, *shapes): parametrize `case` with this routine's cases; shapes are Params or lines of flags",
+    "perf_cases(routine, *shapes): parametrize `case` with its cases; shapes are Params or lines of flags",
     "perf_measuring(**how): how this test is timed, by the fields of Measuring, e.g. iters=20, cold_l2='none'",
     "perf(**params): the parameters of a case, for -m 'perf(backend=\"fa3\", batch_size=16)'",
     "attention: cases of the attention family",

@@ -205,8 +205,8 @@ ALLOW = option(
     may_be_empty=True,
     metavar="A,B",
     default="",
-    help="Do not exit with 2 for these: cases that are missing, deselected or invalid, or another GPU, driver or "
-    "setting. An unknown name lists those that there are. Default: none.",
+    help="Do not exit with 2 for these: missing, deselected or invalid cases, another GPU, driver or setting. "
+    "An unknown name lists all. Default: none.",
 )
 JUDGED = (STRICT, ALLOW)
 

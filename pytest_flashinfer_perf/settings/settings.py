@@ -48,15 +48,15 @@ class Measuring:
         "--perf-instrument",
         **choice(*get_args(InstrumentChoice)),
         default="auto",
-        help="Read the time from CUPTI, from CUDA events or from the host's clock (wall). auto takes the first of "
-        "these that works. Default: %(default)s.",
+        help="Read the time from CUPTI, CUDA events or the host's clock (wall). auto takes the first that works. "
+        "Default: %(default)s.",
     )
     cuda_graph: GraphChoice = setting(
         TIMING,
         "--perf-cuda-graph",
         **choice(*get_args(GraphChoice)),
         default="auto",
-        help="Replay calls from CUDA graphs. auto does so for the cases of the suite and not for perf.time(). "
+        help="Replay calls from CUDA graphs. auto does so for cases of the suite, not for perf.time(). "
         "Default: %(default)s.",
     )
     cold_l2: ColdChoice = setting(
@@ -64,8 +64,8 @@ class Measuring:
         "--perf-cold-l2",
         **choice(*get_args(ColdChoice)),
         default="rotate",
-        help="Make the L2 cache cold before each call: rotate through copies of the arguments, flush the cache, or "
-        "leave it warm (none). Default: %(default)s.",
+        help="Make the L2 cold before each call: rotate copies of the arguments, flush it, or leave it warm (none). "
+        "Default: %(default)s.",
     )
     iters: int | None = setting(
         TIMING,
@@ -95,8 +95,7 @@ class Measuring:
         "--perf-peaks",
         **choice(*get_args(PeaksChoice)),
         default="measured",
-        help="Take the peak FLOP/s and bandwidth for %%roof from a measurement on this GPU, or from its datasheet. "
-        "Default: %(default)s.",
+        help="Take the peaks for %%roof from a measurement on this GPU, or from its datasheet. Default: %(default)s.",
     )
     plant: float = bounded(SECONDS, 0.0)  # extra work after each timed call
 
@@ -137,7 +136,7 @@ class Checking:
         daily=True,
         choices=get_args(RefcheckChoice),
         default="on",
-        help="Compare answers with the reference: as well as timing (on), not at all (off), or without timing (only). "
+        help="Compare answers with the reference: beside timing (on), not at all (off), or without timing (only). "
         "Default: %(default)s.",
     )
     allow_output_mismatch: bool = setting(
@@ -172,8 +171,8 @@ class Settings:
         "--perf-suite",
         daily=True,
         choices=("smoke", "default", "full", "plan"),
-        help="Tier of shapes to run: a few (smoke), the usual ones (default), those of all models (full) or batches "
-        "from 1 to 4,096 of the wrappers that have plan() (plan). Default: default, and smoke on a CPU.",
+        help="Tier of shapes to run: a few (smoke), the usual ones (default), those of all models (full), or batches "
+        "from 1 to 4,096 of what has a plan() (plan). Default: default, and smoke on a CPU.",
     )
     named_backends: str | None = setting(
         CASES,
@@ -188,15 +187,14 @@ class Settings:
         daily=True,
         metavar="FLAGS",
         **REPEATABLE,
-        help="Run exactly this case, given by the flags of flashinfer_benchmark.py or those that an "
-        "extension reads (repeatable). The field `repro` of each row holds the flags of its case.",
+        help="Run exactly this case, by its flags, as the field `repro` of a row has them (repeatable).",
     )
     max_memory: float | None = setting(
         CASES,
         "--perf-max-memory",
         metavar="GIB",
         type=GIB,
-        help="Skip cases that are estimated to need more memory than this. Default: the memory that is free.",
+        help="Skip cases that need more memory than this, by estimate. Default: the free memory.",
     )
     device: str = setting(
         TIMING,
@@ -205,8 +203,8 @@ class Settings:
         child=Child.OWN,
         metavar="DEVICE",
         default="auto",
-        help="Device to measure on: auto (the first GPU, or the CPU without one), cuda, cuda:N, cpu, or cpu:any, which "
-        "lets the workers of xdist measure at the same time, with more noise. Default: %(default)s.",
+        help="Device to measure on: auto (the first GPU, else the CPU), cuda, cuda:N, cpu, or cpu:any, by which "
+        "workers measure at the same time, with more noise. Default: %(default)s.",
     )
     seed: int | None = setting(
         TIMING, "--perf-seed", metavar="N", type=SEED, help=f"Seed of the random inputs. Default: {DEFAULT_SEED}."

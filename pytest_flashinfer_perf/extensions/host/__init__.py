@@ -20,8 +20,7 @@ SHOWN = option(
     "--perf-host",
     daily=True,
     action="store_true",
-    help="Show what each call costs the CPU: the time to enqueue and to plan it, its launches, allocations and "
-    "synchronisations.",
+    help="Show what each call costs the CPU: time to enqueue and plan, launches, allocations, synchronisations.",
 )
 
 

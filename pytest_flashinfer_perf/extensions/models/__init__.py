@@ -22,15 +22,14 @@ MODEL = option(
     daily=True,
     reads=True,
     metavar="NAME",
-    help="Run the shapes that this model has on one GPU, instead of a tier. NAME may end with the tensor-parallel "
-    "(-tp8), data-parallel (-dp2) and expert-parallel size (-ep32), as in llama-3.1-70b-tp8. Default of each: 1. "
-    "A config.json, or its folder, gives the kernels of a step of that model.",
+    help="Run the shapes that this model has on one GPU, instead of a tier. NAME may end with -tp8, -dp2, -ep32. "
+    "Of a config.json, or its folder, run the kernels of a step.",
 )
 STEP = option(
     "--perf-step",
     metavar="FLAGS",
-    help="Run the kernels of one step of the model: --phase decode or prefill, --batch, --context, --page-size, "
-    "--kv-dtype, --tp, --dp, --ep. Default for a config.json: --phase decode --batch 64 --context 8192.",
+    help="Run the kernels of one step of the model, by the flags of `flashinfer-perf model`. Default of a config.json: "
+    "--phase decode --batch 64 --context 8192.",
 )
 OPTIONS = (MODEL, STEP)
 

@@ -27,8 +27,7 @@ COVER = option(
     metavar="SHARE%",
     type=Bound("a percentage above 0 and up to 100, as 95%", lambda value: 0 < value <= 1, _percentage),
     default=1.0,
-    help="Of a recording (traffic.jsonl), run the heaviest cases until they cover this share of the time of the "
-    "recorded calls, as it is estimated. Default: 100%%.",
+    help="Of a recording, run the heaviest cases that cover this share of its estimated time. Default: 100%%.",
 )
 
 
