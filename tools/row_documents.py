@@ -26,7 +26,6 @@ PACKAGE = ROOT / "pytest_flashinfer_perf"
 FILE = PACKAGE / "rows" / "extra_info.schema.json"
 TUNE_REPORT = PACKAGE / "extensions" / "tuner" / "tune_report.schema.json"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-NOTHING = {"type": "null"}
 BEGIN, END = "<!-- fields -->\n", "<!-- end of fields -->\n"
 NAMES: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number", types.NoneType: "null"}
 
@@ -89,20 +88,10 @@ COMPOUND: dict[Any, Callable[[Any], dict[str, Any]]] = {
 
 def table() -> Iterator[str]:
     for title, known in tables():
-        yield f"### {title}\n\n| field | type | meaning |\n|---|---|---|\n"
+        yield f"### {title}\n\n| field | meaning |\n|---|---|\n"
         for name, kind in known.items():
-            described = of_type(kind)
-            yield f"| `{name}` | {in_words(described)} | {described['description']} |\n"
+            yield f"| `{name}` | {of_type(kind)['description']} |\n"
         yield "\n"
-
-
-def in_words(described: Mapping[str, Any]) -> str:
-    """The type of a field that has a value."""
-    if "anyOf" in described:
-        return " or ".join(in_words(one) for one in described["anyOf"] if one != NOTHING)
-    if "enum" in described:
-        return ", ".join(f"`{value}`" for value in described["enum"])
-    return f"list of {in_words(described['items'])}s" if described["type"] == "array" else described["type"]
 
 
 def page(text: str) -> str:

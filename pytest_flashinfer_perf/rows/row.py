@@ -89,7 +89,8 @@ class Throughput:
     sol_pct: Annotated[float | None, "the share of the roof's time, in percent"] = None
     bound: Annotated[
         Bound | None,
-        "the side of [the roof](measurement.md#the-roof) that binds; `memory?` for a type without a known peak",
+        "the side of [the roof](measurement.md#the-roof) that binds: `compute`, `memory`, `link`, or `memory?` of a "
+        "type without a known peak",
     ] = None
     peaks: Annotated[str | None, "which roof: `measured` or `datasheet`"] = None
 
@@ -208,7 +209,8 @@ class AnswerCheck:
 
     refcheck: Annotated[
         Refcheck | None,
-        "`sampled`: some rows of the outputs; `wrong`: where that is allowed; `not checked`: without a reference",
+        "`passed`, `sampled` of some rows of the outputs, `wrong` where that is allowed, `off`, or `not checked` "
+        "without a reference",
     ] = None
     allow_output_mismatch: Annotated[bool | None, "whether a wrong answer was allowed"] = None
     refcheck_rows: Annotated[int | None, "how many rows of the outputs were compared; `null` for all"] = None
@@ -222,7 +224,7 @@ class Execution:
 
     status: Annotated[
         Status | None,
-        "[`noisy`](measurement.md#noise); `invalid`: faster than both roofs; `wrong`: where that is allowed",
+        "`ok`, [`noisy`](measurement.md#noise), `invalid` if faster than both roofs, or `wrong` where that is allowed",
     ] = None
     spread: Annotated[float | None, "the standard deviation of the samples over their mean"] = None
     notes: Annotated[tuple[str, ...], "where it differs from what was asked for, and other remarks"] = ()

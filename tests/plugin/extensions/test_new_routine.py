@@ -49,7 +49,7 @@ def documented(added):
 
 @pytest.mark.usefixtures("documented")
 def test_a_new_gemm_is_collected_measured_searched_and_listed(pytester, capsys):
-    listed, measured, searched, repeated, _ = (command[1:] for command in commands_of(DOCS / "add-a-routine.md"))
+    _, listed, measured, searched, repeated, _ = (words[1:] for words in commands_of(DOCS / "add-a-routine.md"))
     assert measured[0] == searched[0] == "tests/gemm"
     quick = [str(TESTS / "gemm"), "--import-mode=importlib", *QUICK]
     pytester.runpytest(*measured[1:], *quick, "--benchmark-json=run.json").assert_outcomes(passed=5, skipped=5)
