@@ -62,15 +62,15 @@ def pytest_perf_argument(path: Path) -> bool | None:
 def pytest_configure(config: pytest.Config) -> None:
     """A run has one sum, so that it has one recording, and no model beside it."""
     named = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
-    found = list(filter(pytest_perf_argument, named))
-    if len(found) > 1:
-        raise pytest.UsageError(f"{found[1]}: one recording at a time, {found[0].name} is named too")
-    if found and config.getoption("perf_model"):
-        raise pytest.UsageError(f"{found[0]}: a recording and --perf-model have a sum each, which a run has one of")
-    if found:
+    recordings = list(filter(pytest_perf_argument, named))
+    if len(recordings) > 1:
+        raise pytest.UsageError(f"{recordings[1]}: one recording at a time, {recordings[0].name} is named too")
+    if recordings and config.getoption("perf_model"):
+        raise pytest.UsageError(f"{recordings[0]}: a recording and --perf-model each have a sum, and a run has one")
+    if recordings:
         from pytest_flashinfer_perf.extensions.traffic.measured import RecordingSession
 
-        config.pluginmanager.register(RecordingSession(config, found[0]), SESSION)
+        config.pluginmanager.register(RecordingSession(config, recordings[0]), SESSION)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_flashinfer_perf.extensions.apis.templates import Api, Declared
-from pytest_flashinfer_perf.extensions.traffic.problem import GivenCall, NoCaseError, tensors_in
+from pytest_flashinfer_perf.extensions.traffic.problem import CallArguments, NoCaseError, tensors_in
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 
 Tensor = Mapping[str, Any]  # as a recording describes one
 
 
-def verify(x: GivenCall, api: Api, dtype: str | None) -> None:
+def verify(x: CallArguments, api: Api, dtype: str | None) -> None:
     """Raises NoCaseError where the template has another type or layout than was recorded."""
     for one in api.inputs:
         for recorded, drawn in zip(tensors_in(x.all.get(one.argument)), _drawn(api, one, dtype), strict=False):
@@ -28,9 +28,9 @@ def verify(x: GivenCall, api: Api, dtype: str | None) -> None:
 
 
 def _drawn(api: Api, one: Declared, dtype: str | None) -> list[Tensor]:
-    known = _inputs(api, dtype)
-    if known is not None:
-        return list(tensors_in(known.get(one.argument)))
+    inputs = _inputs(api, dtype)
+    if inputs is not None:
+        return list(tensors_in(inputs.get(one.argument)))
     default = str(TORCH[dtype or "bfloat16"]).removeprefix("torch.")
     return [{"tensor": [], "dtype": one.dtype or default}] if one.dims else []
 
