@@ -96,11 +96,9 @@ def _decode(x: CallArguments) -> PosedProblem:
     kv = [max(1, length) for length in _paged(x, "indptr", "last_page_len")]
     sizes = {**_heads(x, "head_dim"), "page_size": x.number("page_size")}
     q = x.shape("q")[0] // len(kv)
-    backend_asked_for = x.value("backend", "auto")
+    requested = x.value("backend", "auto")
     cores = bool(x.value("use_tensor_cores"))
-    backend = {"fa2": "fa2_tc" if cores else "fa2", "auto": "auto" if cores else "fa2"}.get(
-        backend_asked_for, backend_asked_for
-    )
+    backend = {"fa2": "fa2_tc" if cores else "fa2", "auto": "auto" if cores else "fa2"}.get(requested, requested)
     return _attention(x, DECODE, ([q] * len(kv), [max(q, length) for length in kv]), sizes, backend)
 
 

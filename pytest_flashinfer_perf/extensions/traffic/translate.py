@@ -68,9 +68,9 @@ def _by_template(x: CallArguments, api: Api) -> PosedProblem:
         axes["num_pages"] = min(axes["num_pages"], max(ENOUGH_PAGES, touched))
     further = ",".join(f"{name}={value}" for name, value in _further(x, api, set(axes)))
     params = {**axes, "dtype": _dtype(x, api), "arguments": further or None}
-    case_problem = posed(x, api.name, params, Effort(x.nbytes))
+    translated = posed(x, api.name, params, Effort(x.nbytes))
     forms.verify(x, api, params["dtype"])
-    return case_problem
+    return translated
 
 
 def _axes(x: CallArguments, api: Api) -> dict[str, int]:

@@ -195,7 +195,7 @@ def test_a_decoding_case_calls_what_becomes_the_case_again(kv):
     """By the page table that the case's own inputs have."""
     found = posed(decode(kv, count=3))
     routine = all_routines()["BatchDecodeWithPagedKVCacheWrapper"]
-    x = routine.inputs(found.shape_params, torch.Generator().manual_seed(1), torch.device("cpu"))
+    x = routine.inputs(found.typed, torch.Generator().manual_seed(1), torch.device("cpu"))
     assert x.seq_lens.tolist() == kv
     held = {"indptr": {"lengths": x.table.indptr.diff().tolist()}}
     held |= {"last_page_len": {"values": x.table.last_page_len.tolist()}}
