@@ -187,7 +187,7 @@ def test_answers_are_read_as_a_run_writes_them(pytester):
     pytester.runpytest(*arguments).assert_outcomes(passed=2, failed=1)
     measured = Answers(lambda *_: run_file.read(pytester.path / "run.json"))
     found = measured(Question(1, "ends", "old", "new"))
-    known = {case.rpartition("[")[2]: seen.right for (point, case), seen in measured.known.items() if point == "new"}
+    known = {case.rpartition("[")[2]: seen.right for (point, case), seen in measured.answers.items() if point == "new"}
     assert known == {"1]": True, "2]": False, "None]": None}
     assert [finding.answer for finding in found.values()].count(PointVerdict.UNCHANGED) == 1
 
