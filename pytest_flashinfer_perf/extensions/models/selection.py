@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.api import BOARD, SETTINGS, cases, errors, usage
-from pytest_flashinfer_perf.extensions.apis.known import all_apis
+from pytest_flashinfer_perf.extensions.apis.lookup import all_apis
 from pytest_flashinfer_perf.extensions.many import gpus
 from pytest_flashinfer_perf.extensions.models import plan as plans
 from pytest_flashinfer_perf.extensions.models import shipped

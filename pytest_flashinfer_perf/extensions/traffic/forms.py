@@ -40,15 +40,15 @@ def _inputs(api: Api, dtype: str | None) -> Mapping[str, Any] | None:
     """Those of the smallest case, as a recording describes them."""
     import torch
 
-    from pytest_flashinfer_perf.extensions.apis import given
-    from pytest_flashinfer_perf.extensions.apis.known import all_apis
+    from pytest_flashinfer_perf.extensions.apis import call_inputs
+    from pytest_flashinfer_perf.extensions.apis.lookup import all_apis
     from pytest_flashinfer_perf.extensions.traffic import arguments
     from pytest_flashinfer_perf.spec import CannotRunError
 
     shape = next(iter(all_apis()[api.name].tiers["smoke"]()))
     params = type(shape.params)(**{**shape.params.as_dict(), "dtype": dtype})
     try:
-        return arguments.described(torch, given.make(api, params, "cpu", 0).all, {})
+        return arguments.described(torch, call_inputs.make(api, params, "cpu", 0).all, {})
     except CannotRunError:
         return None
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pytest_flashinfer_perf.api import FlashinferPerfError
 from pytest_flashinfer_perf.extensions.apis import special_cases
-from pytest_flashinfer_perf.extensions.apis.known import all_apis
+from pytest_flashinfer_perf.extensions.apis.lookup import all_apis
 from pytest_flashinfer_perf.extensions.traffic.recording import RecordedCall, Sample
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines._offsets import listed

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_flashinfer_perf.extensions.apis import special_cases
-from pytest_flashinfer_perf.extensions.apis.known import all_apis
+from pytest_flashinfer_perf.extensions.apis.lookup import all_apis
 from pytest_flashinfer_perf.extensions.apis.shapes import FLOATS
 from pytest_flashinfer_perf.extensions.apis.templates import Api, Declared
 from pytest_flashinfer_perf.extensions.traffic import forms

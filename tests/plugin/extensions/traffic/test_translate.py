@@ -9,8 +9,8 @@ from hypothesis import given, strategies
 from mutations import changed
 from recorded_traffic import CALLS, decode, integers, prefill, product, tensor, unknown
 
-from pytest_flashinfer_perf.extensions.apis import given as inputs_of
-from pytest_flashinfer_perf.extensions.apis.known import all_apis
+from pytest_flashinfer_perf.extensions.apis import call_inputs as inputs_of
+from pytest_flashinfer_perf.extensions.apis.lookup import all_apis
 from pytest_flashinfer_perf.extensions.traffic import arguments as recorded_arguments
 from pytest_flashinfer_perf.extensions.traffic import recording, translate
 from pytest_flashinfer_perf.extensions.traffic.problem import CallArguments, NoCaseError
