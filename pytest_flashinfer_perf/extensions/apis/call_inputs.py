@@ -1,8 +1,9 @@
 """The inputs of a case of an API: the arguments of the call and of `plan`, and which of them the call writes.
 
-A case goes through three steps, each of which adds one value that is never changed afterwards: `make` draws the inputs
-(`CallInputs`), a backend's first call shows what it answers and changes (`FirstCall`, by `calling.py`), and the cost asks
-the reference (`Prepared`, by `prepare.py`). The two later ones hang on the inputs, which is all that a check is given.
+A case goes through three stages, each of which adds one value that is never changed afterwards: `make` draws the
+inputs (`CallInputs`), a backend's first call shows what it answers and changes (`FirstCall`, by `calling.py`), and the
+cost asks the reference (`Prepared`, by `prepare.py`). The two later ones hang on the inputs, which is all that a check
+gets.
 """
 
 from __future__ import annotations
