@@ -37,6 +37,7 @@ class Whole:
     way: Literal["a", "b"] = "a"
     pair: tuple[int, str] = (1, "x")
     samples: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
     inner: Annotated[Part | None, "a part that may be null"] = None
     by_name: Mapping[str, Any] = field(default_factory=dict)
 
@@ -71,6 +72,7 @@ def test_an_object_is_read_by_its_types_and_written_again():
         (whole(pair=[1]), "f: pair must be a list, got [1]"),
         (whole(pair=[1, 2]), "f: pair[1] must be text, got 2"),
         (whole(samples=[1.0, None]), "f: samples[1] must be a number, got None"),
+        (whole(counts=[1, 2**64 + 1]), "f: counts[1] must be a whole number of at most 20 digits"),
         (whole(samples="12"), "f: samples must be a list, got '12'"),
         (whole(inner={"size": None}), "f: inner: size must be a whole number, got None"),
     ],

@@ -81,8 +81,9 @@ NOON, LATER = "2026-11-20T12:00:00+00:00", "2026-11-20T12:00:01+00:00"
 )
 def test_one_run_in_two_files_is_one_process(tmp_path, of_row, of_file, same):
     """Of a run that was both saved and written the files differ in their dates, and agree in what each case took."""
-    saved(tmp_path / "a.json", row(**({"case_s": 0.3210987} if "case_s" in of_row else {})), when=NOON)
-    saved(tmp_path / "b.json", row(**of_row), **of_file)
+    beside = row("without_a_time")
+    saved(tmp_path / "a.json", row(**({"case_s": 0.3210987} if "case_s" in of_row else {})), beside, when=NOON)
+    saved(tmp_path / "b.json", row(**of_row), beside, **of_file)
     if not same:
         assert len(run_file.read_all([tmp_path])) == 2
         return
