@@ -155,13 +155,6 @@ def test_what_failed_as_expected_is_counted_apart(session):
     assert "skipped" not in done.out
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(1.4118e-6, "1.412 us"), (33.4e-6, "33.40 us"), (3.2141e-3, "3.214 ms"), (12.3456, "12.35 s")]
-)
-def test_a_duration_has_four_digits_and_a_unit(seconds, text):
-    assert formatting.duration(seconds) == text
-
-
 def test_a_missing_reference_is_the_tests_or_the_templates():
     unchecked = {"refcheck": "not checked"}
     lines = shown(unchecked, {**unchecked, "no_reference": "no reference: its template's fails"})

@@ -222,10 +222,3 @@ def test_a_command_is_told_what_is_compiled_and_not_what_is_there(monkeypatch):
     forget()
     assert specs[0].build_and_load() == "gemm"
     assert begun == ["gemm"]
-
-
-@pytest.mark.parametrize("said", ["-1", "soon", "nan", "inf"])
-def test_a_limit_is_a_number_of_seconds(pytester, said):
-    done = pytester.runpytest(f"--perf-timeout={said}")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    assert "must be a number of seconds, 0 for no limit" in done.stderr.str()

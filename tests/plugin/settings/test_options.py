@@ -17,6 +17,7 @@ from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.settings import option as options
 from pytest_flashinfer_perf.settings import planting, usage
 from pytest_flashinfer_perf.settings.option import (
+    LIMIT,
     SECONDS,
     SEED,
     TIMING,
@@ -54,6 +55,7 @@ def test_a_value_within_its_bound_is_read(bound, text, value):
         (whole(0), ["-1", "1.0"], "a whole number of at least 0"),
         (SECONDS, ["-1", "inf", "nan", "soon"], "a finite number of seconds of at least 0"),
         (SEED, ["18446744073709551616", "-9223372036854775809"], "a whole number of at most 64 bits"),
+        (LIMIT, ["-1", "soon", "nan", "inf"], "a number of seconds, 0 for no limit"),
         (one_of("on", "off"), ["of"], "one of on, off"),
     ],
 )
