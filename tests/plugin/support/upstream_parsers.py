@@ -57,25 +57,6 @@ LEAST = {
     "kda": "--batch_size 4 --s_qo 64",
     "sparse_attention": "",
 }
-# How many lines of main's `samples/sample_testlist.txt` want what FlashInfer 0.7.2.post1 lacks: by routine, and by the
-# flag that its template has not, or by nothing where there is no template.
-LACKING = {
-    ("cute_dsl_fp4_block_scale_moe", ""): 4,
-    ("nvfp4_batched_quantize", ""): 3,
-    ("b12x_fused_moe", ""): 2,
-    ("rmsnorm_fp4quant", "--num_heads 2"): 1,
-    ("rmsnorm_fp4quant", "--use_global_scale"): 1,
-    ("rmsnorm_fp4quant", "--out_dtype mxfp4"): 1,
-    ("add_rmsnorm_fp4quant", "--num_heads 2"): 1,
-    ("add_rmsnorm_fp4quant", "--use_global_scale"): 2,
-    ("add_rmsnorm_fp4quant", "--out_dtype mxfp4"): 2,
-    ("nvfp4_quantize", "--sf_layout 8x4"): 1,
-    ("selective_state_update", "--backends triton"): 10,
-    ("gated_delta_rule_decode", "--pool_mode split"): 1,
-    ("gated_delta_rule_decode", "--backends triton"): 1,
-    ("gated_delta_rule_decode", "--state_layout nontranspose --backends triton"): 1,
-    ("gated_delta_rule_mtp", "--backends triton"): 1,
-}
 WITHOUT_VOCABULARY = ("top_k_page_table_transform", "top_k_ragged_transform")
 
 SWITCHES = {

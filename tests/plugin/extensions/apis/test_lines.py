@@ -116,16 +116,6 @@ def test_every_routine_of_upstreams_on_one_gpu_is_an_api_or_has_a_reason(entries
         assert not entry.problem or "are required" in entry.problem, entry
 
 
-def test_each_of_mains_lines_that_wants_what_this_flashinfer_lacks_is_a_sentence_that_names_it(entries):
-    lines = [line for line, count in upstream_parsers.LACKING.items() for _ in range(count)]
-    assert len(lines) == 32
-    made = entries([f"{name} {least_of(name)} {flags}" for name, flags in lines])
-    for entry, (name, flags) in zip(made, lines, strict=True):
-        lacking = flags.split()[-2:] if flags else ["template"]
-        assert not entry.case, (name, flags)
-        assert any(word.removeprefix("--") in entry.missing for word in lacking), entry.missing
-
-
 FAMILIES = {**upstream_parsers.ROUTINES, **upstream_parsers.ROUTINES_OF_MAIN}
 
 

@@ -264,9 +264,3 @@ def test_the_last_attempt_of_a_test_is_kept(pytester):
         written.append(rows(pytester))
     done.stdout.fnmatch_lines(["--perf-resume: 1 finished case of * not run again"])
     assert written[0] == written[1] != {}
-
-
-@pytest.fixture
-def own(pytester):
-    pytester.makepyfile(test_own="import torch\ndef test_own(perf): perf.time(torch.neg, torch.ones(8))\n")
-    return pytester

@@ -200,20 +200,6 @@ def test_a_mutated_line_is_an_entry_or_a_comment(rand: random.Random, changes, l
     assert all(bool(entry.case) + bool(entry.missing) + bool(entry.problem) == 1 for entry in entries)
 
 
-def test_no_line_of_mutated_lists_is_lost_on_the_way_through_pytest(run, pytester):
-    rand = random.Random(0)
-    texts = ["\n".join(mutated(rand, line, rand.randrange(12)) for line in (GEMM, DECODE)) for _ in range(30)]
-    for number, text in enumerate(texts):
-        (pytester.path / f"{number}.list").write_text(text)
-    lists = [f"--perf-testlist={number}.list" for number in range(30)]
-    done = run("", *lists, "--perf-max-memory=0.001", "--perf-iters=1", "--continue-on-collection-errors")
-    entries = sum(len(_read(text)) for text in texts)
-    assert sum(done.outcomes.get(kind, 0) for kind in ("passed", "failed", "skipped")) == entries
-    assert entries >= sum(len(_asked(text)) for text in texts)
-    assert "Traceback" not in done.out + done.err
-    assert done.code == (pytest.ExitCode.TESTS_FAILED if done.outcomes.get("failed") else pytest.ExitCode.OK)
-
-
 COMMON = "--no_cuda_graph --use_cupti --refcheck --random_seed 7 -v -n 20 -d 3 --case_tag x --generate_repro_command"
 SUM = "--routine allreduce_fusion --num_tokens 64 --hidden_size 4096"
 A2A = "--routine moe_a2a_dispatch_combine --num_tokens 64 --hidden_size 7168 --num_experts 256 --top_k 8"
