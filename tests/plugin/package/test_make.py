@@ -23,7 +23,7 @@ def planned(tmp_path):
     return plan
 
 
-@pytest.mark.parametrize(("target", "extras"), [("bench", "-e '.[gpu]'"), ("test", "-e '.[gpu,dev,trace]'")])
+@pytest.mark.parametrize(("target", "extras"), [("bench", "-e '.[gpu,report]'"), ("test", "-e '.[gpu,dev,trace]'")])
 def test_with_a_driver_torch_is_a_cuda_build(planned, target, extras):
     plan = planned(target, smi="echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'")
     assert extras in plan
@@ -32,7 +32,7 @@ def test_with_a_driver_torch_is_a_cuda_build(planned, target, extras):
 
 
 @pytest.mark.parametrize(
-    ("target", "extras"), [("bench", "-e '.[bench]'"), ("test", "-e '.[dev,trace]' flashinfer-python")]
+    ("target", "extras"), [("bench", "-e '.[bench,report]'"), ("test", "-e '.[dev,trace]' flashinfer-python")]
 )
 @pytest.mark.parametrize("smi", ["exit 9", "echo 'No devices were found'"])
 def test_without_one_it_is_the_pinned_build(planned, target, extras, smi):
@@ -77,3 +77,10 @@ def test_a_worker_that_dies_and_a_test_without_end_are_named_and_end_the_run(pla
     ended = re.search(r"2 failed(?:, (\d+) passed)? in", done.stdout)
     assert ended, done.stdout
     assert int(ended[1] or 0) < 10
+
+
+@pytest.mark.parametrize(("smi", "has_gpu"), [("exit 9", False), ("echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'", True)])
+def test_the_first_screen_is_the_smoke_tier_where_there_is_a_gpu(planned, smi, has_gpu):
+    plan = planned("bench", smi=smi)
+    assert ("bench --perf-suite=smoke" in plan, "first_screen.py" in plan) == (has_gpu, not has_gpu)
+    assert "bench --perf-suite=smoke" in planned("bench-smoke", smi=smi)
