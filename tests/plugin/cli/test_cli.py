@@ -163,7 +163,7 @@ def test_a_command_that_measured_nothing_says_so_and_does_not_end_well(pytester,
     pytester.chdir()
     assert cli.main(ALL_SKIPPED[command]) == pytest.ExitCode.NO_TESTS_COLLECTED
     shown = capsys.readouterr().out.splitlines()
-    assert "    1  cudnn needs an NVIDIA GPU, this run is on the CPU" in shown
+    assert "    2  needs an NVIDIA GPU, this run is on the CPU (cudnn, cublas)" in shown
     assert "nothing was measured, for the reasons above" in shown
 
 
