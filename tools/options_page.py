@@ -47,19 +47,12 @@ def spelled(names: Sequence[str], attributes: Mapping[str, Any]) -> str:
     """The option with what it takes, as `--help` shows it."""
     metavar = attributes.get("metavar") or "|".join(map(str, attributes.get("choices", ())))
     value = f"={metavar}" if metavar else ""
-    return ", ".join(f"`{name}{value}`" for name in names).replace("|", "\\|")
+    return ", ".join(f"`{name}{value}`" for name in names)
 
 
-def sentence(attributes: Mapping[str, Any]) -> str:
-    return str(attributes["help"] % attributes).replace("|", "\\|")
-
-
-def table(title: str, settings: Iterable[Setting]) -> Iterator[str]:
+def section(title: str, settings: Iterable[tuple[str, str]]) -> Iterator[str]:
     yield f"\n## {title}\n"
-    yield "| option | what it does |"
-    yield "|---|---|"
-    for names, attributes in settings:
-        yield f"| {spelled(names, attributes)} | {sentence(attributes)} |"
+    yield from (f"* {name}: {text}" for name, text in settings)
 
 
 def commands() -> dict[str, str]:
@@ -75,14 +68,13 @@ def commands() -> dict[str, str]:
 def lines() -> Iterator[str]:
     yield INTRODUCTION.rstrip()
     for question, declared in options.by_question(loading.manager()).items():
-        yield from table(f"pytest: {question}", [((one.name,), one.keywords) for one in declared])
-    yield "\n## pytest's ini file\n\n| setting | what it does |\n|---|---|"
-    yield from (f"| `{names[0]}` | {attributes['help']} |" for names, attributes in ini_settings())
-    yield "\n## flashinfer-perf\n\n| command | what it does |\n|---|---|"
-    yield from (f"| `flashinfer-perf {name}` | {text} |" for name, text in commands().items())
+        explained = [(spelled((one.name,), one.keywords), one.keywords["help"] % one.keywords) for one in declared]
+        yield from section(f"pytest: {question}", explained)
+    yield from section("pytest's ini file", [(f"`{names[0]}`", keywords["help"]) for names, keywords in ini_settings()])
+    yield from section("flashinfer-perf", [(f"`{name}`", text) for name, text in commands().items()])
     every_marker = (*options.MARKERS, *loading.markers(loading.manager()))
-    yield "\n## Markers\n\n| marker | what it does |\n|---|---|"
-    yield from (f"| `{name}` | {text} |" for name, _, text in (marker.partition(": ") for marker in every_marker))
+    split = [marker.partition(": ") for marker in every_marker]
+    yield from section("Markers", [(f"`{name}`", text) for name, _, text in split])
 
 
 if __name__ == "__main__":
