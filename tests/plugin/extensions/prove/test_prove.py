@@ -71,18 +71,6 @@ def test_a_spinning_kernel_adds_what_is_asked_and_at_least_its_launch(asked, add
     assert spin.lasting(asked).seconds == pytest.approx(added, abs=1e-9)
 
 
-def test_rows_with_planted_work_are_not_resumed_without(pytester):
-    pytester.makepyfile(test_own=OWN)
-    planting.write(pytester.path / "plants.json", {"test_own.py::test_own": 1e-4})
-    few = ("-k", "test_own", "--perf-iters=3", "--perf-device=cpu", "--benchmark-json=run.json")
-    pytester.runpytest(*few, "--perf-plant=plants.json").assert_outcomes(passed=3)
-    done = pytester.runpytest(*few, "--perf-resume")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(
-        ["*not of this run, --perf-plant was {'test_own.py::test_own': 0.0001}, is {}: leave out*"]
-    )
-
-
 @pytest.fixture
 def prove(pytester, monkeypatch, tmp_path, capsys):
     """Exit code, standard output and standard error of the command, of two cases that take 1 ms and 2 ms."""
