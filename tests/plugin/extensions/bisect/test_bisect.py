@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-import bisect_acceptance as acceptance
+import commits
 import pytest
 import stand_in_pytest
 
@@ -21,7 +21,7 @@ def repo(tmp_path, monkeypatch):
     (tmp_path / "fake.py").write_text(stand_in_pytest.REPORTS)
 
     def repo(*of_commits):
-        ids = acceptance.repository(tmp_path / "repo", [{"level": json.dumps(level)} for level in of_commits])
+        ids = commits.repository(tmp_path / "repo", [{"level": json.dumps(level)} for level in of_commits])
         monkeypatch.chdir(tmp_path / "repo")
         return ids
 

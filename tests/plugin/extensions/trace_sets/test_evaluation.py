@@ -98,20 +98,11 @@ def test_a_row_has_the_reference_beside_the_solution(session, gemm, pytester, bu
     again.says("*= 1/2 tests collected *")
 
 
-def test_gqa_decode_from_safetensors_with_an_empty_request(judge):
-    blob = judge.root / "blob/workloads/x.safetensors"
-    blob.parent.mkdir(parents=True)
-    save_file({"p": torch.tensor([0, 3, 3, 5]).int(), "i": torch.tensor([4, 0, 2, 1, 3]).int()}, blob)
-    path = "blob/workloads/x.safetensors"
-    inputs = {
-        "kv_indptr": {"type": "safetensors", "path": path, "tensor_key": "p"},
-        "kv_indices": {"type": "safetensors", "path": path, "tensor_key": "i"},
-        "sm_scale": {"type": "scalar", "value": 0.35},
-    }
-    how = {"axes": {"batch": 3, "pages": 5, "indptr": 4, "tokens": 5}, "inputs": inputs}
-    right = datasets.DECODE["reference"]
-    sources = (right, right.replace(" * sm_scale", ""), right.replace("-math.inf", "0.0"))
-    found = [status(judge(datasets.DECODE, source, **how)) for source in sources]
+def test_infinities_are_right_where_the_reference_has_them(judge):
+    reference = "def run(A, B):\n    C = A @ B.T\n    C[0] = -float('inf')\n    return C\n"
+    sources = (reference, reference.replace("-float('inf')", "0.0"), reference.replace("-float", "float"))
+    definition = {**datasets.GEMM, "name": "gemm_with_infinities", "reference": reference}
+    found = [status(judge(definition, source)) for source in sources]
     assert found == ["PASSED", "INCORRECT_NUMERICAL", "INCORRECT_NUMERICAL"]
 
 
