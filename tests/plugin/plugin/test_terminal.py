@@ -7,7 +7,6 @@ from made import placements, typed
 
 from pytest_flashinfer_perf.plugin import cases, live_output, terminal
 from pytest_flashinfer_perf.routines.attention.decode import decode
-from pytest_flashinfer_perf.rows import formatting
 from pytest_flashinfer_perf.settings.settings import Settings
 from pytest_flashinfer_perf.spec.case import Case
 
@@ -74,14 +73,6 @@ def test_the_table_is_as_wide_as_the_terminal(monkeypatch, columns, wide):
     heading = next(line for line in lines if line.endswith(terminal.HEADINGS))
     figures = next(line for line in lines if "33.40 us" in line)
     assert heading.index("median") + len("median") == figures.index("us") + len("us")
-
-
-@given(st.floats(0, 1e308))
-def test_a_rate_of_any_size_leaves_room_beside_it(value):
-    told = formatting.rate(value)
-    assert len(told) <= 6
-    assert (told == "-") == (value == 0)
-    assert value == 0 or float(told) == pytest.approx(value, rel=0.5)
 
 
 def test_backends_stand_side_by_side_with_the_best_marked():
