@@ -2,9 +2,6 @@
 
 import pytest
 
-from pytest_flashinfer_perf.settings import project_file
-from pytest_flashinfer_perf.settings.project_file import ProjectFileError
-
 GEMM = "--routine bmm_fp8 --batch_size 1 --m 4 --n 16 --k 16"
 PLANTED = """
 import pytest, torch
@@ -129,9 +126,3 @@ def test_a_tolerance_that_cannot_be_understood_names_file_and_line(run, pytester
     assert done.code == pytest.ExitCode.USAGE_ERROR
     assert f"{PROJECT}: [tolerances] {line.split(chr(34))[1]!r}" in done.err
     assert sentence in done.err
-
-
-def test_the_sections_name_is_checked_by_the_file(tmp_path):
-    (tmp_path / "flashinfer-perf.toml").write_text("tolerances = 3\n")
-    with pytest.raises(ProjectFileError, match=r"\[tolerances\] must hold lines like"):
-        project_file.read_tolerances(project_file.find(tmp_path))

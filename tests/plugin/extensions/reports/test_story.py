@@ -1,7 +1,7 @@
 """What is made of runs, before anything is drawn."""
 
 import pytest
-from reports import UUID, benchmark, document, unmeasured, write
+from reports import UUID, benchmark, document, read, unmeasured
 
 from pytest_flashinfer_perf.extensions.reports import backends, story
 from pytest_flashinfer_perf.rows.run_file import RunError
@@ -10,12 +10,7 @@ from pytest_flashinfer_perf.rows.run_file import RunError
 @pytest.fixture
 def told(tmp_path):
     """The outcomes of these documents, read from files."""
-
-    def read(*documents):
-        paths = [write(tmp_path / f"{i}.json", said) for i, said in enumerate(documents)]
-        return story.outcomes(story.read(paths))
-
-    return read
+    return lambda *documents: story.outcomes(read(tmp_path, *documents))
 
 
 def with_median(value):
@@ -32,9 +27,8 @@ def with_median(value):
     ],
 )
 def test_what_is_no_row_is_an_error_with_its_name(tmp_path, said, sentence):
-    path = write(tmp_path / "run.json", document(said))
-    with pytest.raises(RunError, match=r"run\.json") as error:
-        story.read([path])
+    with pytest.raises(RunError, match=r"0\.json") as error:
+        read(tmp_path, document(said))
     assert sentence in str(error.value)
 
 
@@ -45,7 +39,7 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path):
 
 def test_other_benchmarks_are_counted_and_left_out(tmp_path):
     plain, with_a_case = ({**benchmark(), "extra_info": extra} for extra in ({}, {"case": "mine"}))
-    [run] = story.read([write(tmp_path / "run.json", document(benchmark(), plain, with_a_case))])
+    [run] = read(tmp_path, document(benchmark(), plain, with_a_case))
     assert (len(run.ours), len(run.rows)) == (1, 3)
 
 
