@@ -39,7 +39,7 @@ class MemoryObserver:
 
 def missing(device: Device) -> str | None:
     """Why the memory of a call is not counted on this device."""
-    if not device.is_gpu:
+    if device.torch.type != "cuda":
         return f"torch counts no memory of {device.torch}; what a call holds and the host's memory are known"
     if torch.cuda.get_allocator_backend() != "native":
         return "torch's allocator is not its native one, which counts requests: unset PYTORCH_CUDA_ALLOC_CONF"
@@ -70,7 +70,7 @@ class Allocator:
         return Counted(requested["current"], requested["peak"], counted.get("num_device_alloc"), outside)
 
     def restart(self) -> None:
-        if self.device.is_gpu:
+        if not missing(self.device):
             torch.cuda.reset_peak_memory_stats(self.device.torch)
 
     def resident(self) -> int | None:
