@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from types import FunctionType, MethodType, ModuleType
@@ -19,7 +20,7 @@ from torch import Tensor
 from pytest_flashinfer_perf.api import Target, instruments
 from pytest_flashinfer_perf.spec.nested import parts, tensors
 
-MOST = 20_000  # objects that are looked at
+MOST = 2_000  # objects that are looked at, the nearest first
 NO_HOLDERS = (type, ModuleType, str, bytes, int, float, type(None))
 
 
@@ -56,10 +57,10 @@ def of_call(target: Target, kind: str) -> Holdings:
 
 
 def _reached(function: object) -> Iterator[tuple[str, Tensor, bool]]:
-    waiting: list[tuple[str, object, bool]] = [("", function, False)]
+    waiting: deque[tuple[str, object, bool]] = deque([("", function, False)])
     entered: dict[int, object] = {}
     while waiting and len(entered) < MOST:
-        name, one, for_graphs = waiting.pop()
+        name, one, for_graphs = waiting.popleft()
         if id(one) in entered or isinstance(one, NO_HOLDERS):
             continue
         entered[id(one)] = one
