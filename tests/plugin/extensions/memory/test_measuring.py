@@ -140,7 +140,7 @@ def test_what_is_held_is_named_by_the_way_to_it_and_arguments_are_not_held():
     def launch(x):
         return wrapper.run(x), workspaces
 
-    assert held(Target(launch, (x,))) == {"wrapper._buffer": MIB, "wrapper._parts.kv.0": 1024, "workspaces.1": 2048}
+    assert held(Target(launch, (x,))) == {"wrapper._buffer": MIB, "wrapper._parts.kv.0": 1024, "workspaces.0": 2048}
     assert held(Target(wrapper.run, (wrapper._buffer,))) == {"self._parts.kv.0": 1024}
     assert held(Target(lambda: x)) == {"x": 36}
     assert held(Target(torch.add, (x, x.to_sparse()))) == {}
