@@ -38,7 +38,7 @@ MOST_BYTES = {True: 1 << 30, False: 64 << 20}  # of inputs, on a GPU and on a CP
 COMPARED = 4  # answers of each round
 
 
-class JudgesAnswers(Protocol):
+class Judge(Protocol):
     """What an evaluator knows of a definition: its inputs, and which answers to them are right."""
 
     fewest_outputs: int | None
@@ -51,7 +51,7 @@ class JudgesAnswers(Protocol):
 
 
 def confirm(
-    evaluator: JudgesAnswers,
+    evaluator: Judge,
     task: Task,
     solution: Solution,
     timings: Sequence[core_timing.Timing],
@@ -90,7 +90,7 @@ def _doubt(calls: Calls, reported: float) -> str:
 class Calls:
     """Calls in a row, on inputs that nobody has seen and that look like each other, or on the same ones again."""
 
-    evaluator: JudgesAnswers
+    evaluator: Judge
     task: Task
     solution: Solution
     siblings: Siblings

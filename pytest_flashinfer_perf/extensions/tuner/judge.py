@@ -13,8 +13,8 @@ from pytest_flashinfer_perf.api import formatting, share, thresholds
 from pytest_flashinfer_perf.extensions.tuner.results import (
     DEFAULT,
     TUNE,
+    CaseResult,
     LeftOut,
-    TunedCase,
     TunerFinding,
 )
 
@@ -28,7 +28,7 @@ class TunerLimits:
     max_regret: Annotated[float | None, share] = None
 
 
-def findings(cases: Sequence[TunedCase], limits: thresholds.Thresholds) -> Iterator[TunerFinding]:
+def findings(cases: Sequence[CaseResult], limits: thresholds.Thresholds) -> Iterator[TunerFinding]:
     for case in cases:
         most = limits.limits(case.glob_names).get("max_regret")
         for way, name in grouped(case):
@@ -43,19 +43,19 @@ def findings(cases: Sequence[TunedCase], limits: thresholds.Thresholds) -> Itera
             yield TunerFinding("NOTE", glob, "[thresholds] has a limit for it, and it fits no case that was raced")
 
 
-def grouped(case: TunedCase) -> list[tuple[str, str]]:
+def grouped(case: CaseResult) -> list[tuple[str, str]]:
     """Ways with the tactic of each; fresh tunes that took the same one are told together."""
     others = [(way, name) for way, name in case.ways.items() if not way.startswith(TUNE)]
     each = Counter(case.tunes).most_common()
     return [*others, *((f"tuned, {number} of {len(case.tunes)}", name) for name, number in each)]
 
 
-def outside(case: TunedCase) -> int:
+def outside(case: CaseResult) -> int:
     """How many fresh tunes took a tactic that is not among the best."""
     return sum(name not in case.best for name in case.tunes)
 
 
-def _of_way(case: TunedCase, way: str, name: str, most: float | None) -> Iterator[TunerFinding]:
+def _of_way(case: CaseResult, way: str, name: str, most: float | None) -> Iterator[TunerFinding]:
     tactic = case.tactic(name)
     if tactic is None:
         return
@@ -71,7 +71,7 @@ def _of_way(case: TunedCase, way: str, name: str, most: float | None) -> Iterato
         yield TunerFinding("FAIL" if is_sure else "NOTE", case.case, sentence + ", which may be less" * (not is_sure))
 
 
-def _of_questions(case: TunedCase) -> Iterator[TunerFinding]:
+def _of_questions(case: CaseResult) -> Iterator[TunerFinding]:
     if case.untuned:
         yield TunerFinding("NOTE", case.case, f"{', '.join(case.untuned)}: no entry covers it, the default is taken")
     for question in case.questions:
@@ -82,7 +82,7 @@ def _of_questions(case: TunedCase) -> Iterator[TunerFinding]:
             yield TunerFinding("NOTE" if len(case.tactics) > 1 else "UNJUDGED", case.case, sentence)
 
 
-def exit_code(cases: Sequence[TunedCase], left_out: Sequence[LeftOut], findings: Sequence[TunerFinding]) -> int:
+def exit_code(cases: Sequence[CaseResult], left_out: Sequence[LeftOut], findings: Sequence[TunerFinding]) -> int:
     """1 if a way to choose is too slow or wrong, 2 if something failed or was not judged, or nothing was looked at."""
     if any(one.fails for one in findings):
         return FAILED
@@ -91,9 +91,9 @@ def exit_code(cases: Sequence[TunedCase], left_out: Sequence[LeftOut], findings:
 
 
 def grown(
-    cases: Sequence[TunedCase],
+    cases: Sequence[CaseResult],
     left_out: Sequence[LeftOut],
-    before: Sequence[TunedCase],
+    before: Sequence[CaseResult],
     limits: thresholds.Thresholds,
 ) -> Iterator[TunerFinding]:
     """Against an earlier report: defaults whose regret grew, and what vanished: runners, tactics and cases."""
@@ -115,7 +115,7 @@ def grown(
         yield from _no_longer_rounded(case, old)
 
 
-def _worse(case: TunedCase, old: TunedCase, threshold: float) -> Iterator[TunerFinding]:
+def _worse(case: CaseResult, old: CaseResult, threshold: float) -> Iterator[TunerFinding]:
     """A default whose regret surely grew by more than the gate's threshold.
 
     The bounds are those of one process. Between two of identical code a tactic's level differs by up to 2 %:
@@ -129,7 +129,7 @@ def _worse(case: TunedCase, old: TunedCase, threshold: float) -> Iterator[TunerF
         yield TunerFinding("SLOWER", case.case, sentence)
 
 
-def _vanished(case: TunedCase, old: TunedCase) -> Iterator[TunerFinding]:
+def _vanished(case: CaseResult, old: CaseResult) -> Iterator[TunerFinding]:
     for what, names in (("runner", _runners), ("tactic", _offered)):
         gone = sorted(names(old) - names(case))
         if gone:
@@ -138,7 +138,7 @@ def _vanished(case: TunedCase, old: TunedCase) -> Iterator[TunerFinding]:
             yield TunerFinding("NOTE", case.case, sentence)
 
 
-def _no_longer_rounded(case: TunedCase, old: TunedCase) -> Iterator[TunerFinding]:
+def _no_longer_rounded(case: CaseResult, old: CaseResult) -> Iterator[TunerFinding]:
     """Of sizes between the tuner's buckets; what is so now is told of the case itself."""
     gone = {one.op: set(one.rounded) for one in old.questions}
     for question in case.questions:
@@ -146,16 +146,16 @@ def _no_longer_rounded(case: TunedCase, old: TunedCase) -> Iterator[TunerFinding
             yield TunerFinding("NOTE", case.case, f"no longer as in --base, {question.op}: {sentence}")
 
 
-def _runners(case: TunedCase) -> set[str]:
+def _runners(case: CaseResult) -> set[str]:
     return {runner for question in case.questions for runner in question.runners}
 
 
-def _offered(case: TunedCase) -> set[str]:
+def _offered(case: CaseResult) -> set[str]:
     """The answers to each question, as which of them were combined depends on their times."""
     return {answer for one in case.tactics for answer in one.tactic.split("; ")}
 
 
-def best_s(case: TunedCase) -> float:
+def best_s(case: CaseResult) -> float:
     """The median of the fastest, in seconds; infinite where nothing could be timed."""
     best = case.tactic(case.best[0]) if case.best else None
     return statistics.median(best.seconds) if best else float("inf")

@@ -49,7 +49,7 @@ class QuestionResult:
 
 
 @dataclass(frozen=True)
-class TunedCase:
+class CaseResult:
     """A case, with everything that could be chosen for it. A way is how one comes to be chosen."""
 
     case: Annotated[str, "as in a row"]
@@ -114,7 +114,7 @@ class Report:
 
     format: Annotated[str, f"`{FORMAT}`"]
     versions: Annotated[Mapping[str, str | None], "of what is installed, with the card's UUID; `null` for what is not"]
-    cases: Annotated[tuple[TunedCase, ...], "those with a race"]
+    cases: Annotated[tuple[CaseResult, ...], "those with a race"]
     left_out: Annotated[tuple[LeftOut, ...], "the others"] = ()
     findings: Annotated[tuple[TunerFinding, ...], "in the order of the cases"] = ()
 
@@ -130,7 +130,7 @@ def read(path: Path, option: str) -> Report:
     return report
 
 
-def _fits(case: TunedCase) -> bool:
+def _fits(case: CaseResult) -> bool:
     """Whether it can be compared with: it has a default, the best have times, and others are slower than these."""
     timed = {one.tactic for one in case.tactics if one.seconds and all(0 < took < math.inf for took in one.seconds)}
     regrets = [one.regret for one in case.tactics if one.regret]

@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.api import Device, Settings, fields, file_io, time_limit
+from pytest_flashinfer_perf.api import Device, Settings, fields, file_io
 from pytest_flashinfer_perf.engine.autotune import Choice
 from pytest_flashinfer_perf.engine.repeated import RepeatedCase
 from pytest_flashinfer_perf.extensions.tuner import tactics
 from pytest_flashinfer_perf.extensions.tuner.contest import Contest
 from pytest_flashinfer_perf.extensions.tuner.race import Lane, Race
-from pytest_flashinfer_perf.extensions.tuner.results import DEFAULT, QuestionResult, TacticResult, TunedCase
+from pytest_flashinfer_perf.extensions.tuner.results import DEFAULT, CaseResult, QuestionResult, TacticResult
 from pytest_flashinfer_perf.extensions.tuner.tactics import Chosen, Tactic, TunerQuestion
+from pytest_flashinfer_perf.session import time_limit
 from pytest_flashinfer_perf.spec.case import Case
 
 MOST_OF_ONE = 8  # of the best answers to one question that are combined with those to another
@@ -52,7 +53,7 @@ class TuneJob:
         file_io.append_whole(Path(self.output), f"{file_io.as_json({'event': event, **more})}\n")
 
 
-def race_case(test: str, case: Case, settings: Settings, device: Device, job: TuneJob) -> TunedCase | None:
+def race_case(test: str, case: Case, settings: Settings, device: Device, job: TuneJob) -> CaseResult | None:
     """Race every tactic that could be chosen; None where there is nothing to choose."""
     name = case.identity.case
     call = RepeatedCase(case, settings.measuring, settings.checking, device)
@@ -69,7 +70,7 @@ def race_case(test: str, case: Case, settings: Settings, device: Device, job: Tu
     if job.write and race.field.times:
         job.say("raced", case=name)
         tactics.write(call.call, held.entrants[race.field.fastest], job.write)
-    return TunedCase(
+    return CaseResult(
         case=name,
         test=test,
         family=case.routine.family,
