@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_flashinfer_perf import errors, printing
+    from pytest_flashinfer_perf import errors, loading, printing
     from pytest_flashinfer_perf import files as file_io
     from pytest_flashinfer_perf.checking import check
     from pytest_flashinfer_perf.cli import commands
@@ -23,20 +23,17 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.gate.judge import judge
     from pytest_flashinfer_perf.gate.quantity import OtherTime, Quantity
     from pytest_flashinfer_perf.gate.thresholds import share
-    from pytest_flashinfer_perf.launch import child_process, processes
     from pytest_flashinfer_perf.machine import builds, capability, devices, garbage, provenance, requirements
     from pytest_flashinfer_perf.machine.devices import Device
     from pytest_flashinfer_perf.plugin import cases, lines
     from pytest_flashinfer_perf.plugin.fixture import CaseRun, Perf
     from pytest_flashinfer_perf.plugin.items import of_entry as test_of
     from pytest_flashinfer_perf.plugin.lines import Entry
-    from pytest_flashinfer_perf.plugin.lines import read as read_line
     from pytest_flashinfer_perf.plugin.results import BOARD
     from pytest_flashinfer_perf.rows import fields, formatting, run_file, scatter
     from pytest_flashinfer_perf.rows.row import Row
     from pytest_flashinfer_perf.rows.run_file import Run
-    from pytest_flashinfer_perf.rows.run_file import read as read_run
-    from pytest_flashinfer_perf.session import reports, setup, stash
+    from pytest_flashinfer_perf.session import case_endings, processes, reports, setup, stash, time_limit
     from pytest_flashinfer_perf.session.stash import SETTINGS
     from pytest_flashinfer_perf.settings import option as options
     from pytest_flashinfer_perf.settings import usage
@@ -67,9 +64,9 @@ __all__ = [
     "Target",
     "builds",
     "capability",
+    "case_endings",
     "cases",
     "check",
-    "child_process",
     "commands",
     "cupti",
     "devices",
@@ -82,6 +79,7 @@ __all__ = [
     "instruments",
     "judge",
     "lines",
+    "loading",
     "match",
     "one_case",
     "option",
@@ -89,8 +87,6 @@ __all__ = [
     "printing",
     "processes",
     "provenance",
-    "read_line",
-    "read_run",
     "reports",
     "requirements",
     "run_file",
@@ -100,6 +96,7 @@ __all__ = [
     "stash",
     "test_of",
     "thresholds",
+    "time_limit",
     "timing",
     "usage",
     "verdict",
@@ -116,7 +113,6 @@ _NAMES = {
     "Command": ("settings.option", "Command"),
     # A line of flags, and the test of its case.
     "Entry": ("plugin.lines", "Entry"),
-    "read_line": ("plugin.lines", "read"),
     "test_of": ("plugin.items", "of_entry"),
     # A call that is measured, and what is seen of it.
     "Measuring": ("settings.settings", "Measuring"),
@@ -128,7 +124,6 @@ _NAMES = {
     # What was measured.
     "Row": ("rows.row", "Row"),
     "Run": ("rows.run_file", "Run"),
-    "read_run": ("rows.run_file", "read"),
     # What the gate judges beside the time of kernels.
     "Quantity": ("gate.quantity", "Quantity"),
     "OtherTime": ("gate.quantity", "OtherTime"),
@@ -146,6 +141,7 @@ _MODULES = {
     # To declare.
     "options": "settings.option",
     "commands": "cli.commands",
+    "loading": "loading",
     # Text and files.
     "errors": "errors",
     "usage": "settings.usage",
@@ -174,8 +170,9 @@ _MODULES = {
     "provenance": "machine.provenance",
     "requirements": "machine.requirements",
     "garbage": "machine.garbage",
-    "processes": "launch.processes",
-    "child_process": "launch.child_process",
+    "processes": "session.processes",
+    "case_endings": "session.case_endings",
+    "time_limit": "session.time_limit",
     # A session.
     "stash": "session.stash",
     "reports": "session.reports",

@@ -94,7 +94,7 @@ class Shapes(pytest.File):
 
     def collect(self) -> Iterator[pytest.Item]:
         for nth, line in enumerate(self.path.read_text(encoding="utf-8").splitlines(), start=1):
-            for entry in api.read_line(line, f"{self.path.name}:{nth}"):
+            for entry in api.lines.read(line, f"{self.path.name}:{nth}"):
                 yield api.test_of(self, entry)
 
 
@@ -113,7 +113,7 @@ def pytest_perf_commands() -> Sequence[api.Command]:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser("flashinfer-perf energy")
     parser.add_argument("run", type=Path)
-    for row in api.read_run(parser.parse_args(arguments).run).rows:
+    for row in api.run_file.read(parser.parse_args(arguments).run).rows:
         energy = row.part("energy", Energy)
         print(f"{energy.joules:.3g} J" if energy else "not known", row.case)  # noqa: T201
     return 0

@@ -18,8 +18,6 @@ from pytest_flashinfer_perf.gate import confirmation, match, words
 from pytest_flashinfer_perf.gate.confirmation import Remeasured, confirm
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judged, Judgement, Rules, Verdict
-from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.launch.processes import Environment
 from pytest_flashinfer_perf.machine import provenance
 from pytest_flashinfer_perf.plugin.read_options import rules_of
 from pytest_flashinfer_perf.printing import safe_lines, write_lines
@@ -27,7 +25,8 @@ from pytest_flashinfer_perf.rows import row as rows
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.row import Identity, Row
 from pytest_flashinfer_perf.rows.run_file import Block, Run, RunError, Unmeasured
-from pytest_flashinfer_perf.session import reports
+from pytest_flashinfer_perf.session import processes, reports
+from pytest_flashinfer_perf.session.processes import Environment
 from pytest_flashinfer_perf.session.stash import CONFIRMS, measures
 from pytest_flashinfer_perf.settings.project_file import ProjectFile
 

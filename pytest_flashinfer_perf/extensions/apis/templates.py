@@ -15,7 +15,7 @@ from typing import Any
 
 import platformdirs
 
-from pytest_flashinfer_perf.api import FlashinferPerfError, child_process, fields, file_io, formatting, requirements
+from pytest_flashinfer_perf.api import FlashinferPerfError, fields, file_io, formatting, processes, requirements
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,8 @@ def _kept_at(origin: Path) -> Path:
 def _asked(kept: Path) -> Registry:
     package = str(Path(__file__).parents[3])
     try:
-        told = child_process.answer(PROGRAM, package, *sys.path)
-    except child_process.NoAnswerError as error:
+        told = processes.answer(PROGRAM, package, *sys.path)
+    except processes.NoAnswerError as error:
         raise DiscoveryError(f"FlashInfer's trace templates cannot be listed: {error}") from error
     found = fields.read(Registry, json.loads(told), "templates")
     file_io.write_whole(kept, told)

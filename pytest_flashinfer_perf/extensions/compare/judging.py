@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_flashinfer_perf import loading
-from pytest_flashinfer_perf.api import Run, file_io, match, option, options, printing, verdict, words
+from pytest_flashinfer_perf.api import Run, file_io, loading, match, option, options, printing, verdict, words
 from pytest_flashinfer_perf.extensions.compare import document, markdown
 from pytest_flashinfer_perf.settings import project_file
 

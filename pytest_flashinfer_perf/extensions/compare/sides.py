@@ -17,7 +17,6 @@ from typing import Any, Generic, TypeVar
 
 from pytest_flashinfer_perf.api import (
     Run,
-    child_process,
     formatting,
     match,
     printing,
@@ -114,8 +113,8 @@ def gpu(arguments: Sequence[str]) -> str | None:
     if spec == "cpu":  # without asking, which would import torch
         return None
     try:
-        return child_process.answer(PROBE, spec) or None
-    except child_process.NoAnswerError as error:
+        return processes.answer(PROBE, spec) or None
+    except processes.NoAnswerError as error:
         raise RunError(f"no device to measure on: {error}") from error
 
 

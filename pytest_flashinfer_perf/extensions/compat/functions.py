@@ -21,7 +21,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.api import (
     Checking,
     FlashinferPerfError,
@@ -30,6 +29,7 @@ from pytest_flashinfer_perf.api import (
     devices,
     formatting,
     instruments,
+    loading,
 )
 from pytest_flashinfer_perf.engine.call import CallSpec
 from pytest_flashinfer_perf.engine.measure import TimeCalls, alone, measure_call

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pytest_flashinfer_perf.api import FlashinferPerfError, Measurement, Measuring, Settings, child_process, formatting
+from pytest_flashinfer_perf.api import FlashinferPerfError, Measurement, Measuring, Settings, formatting, processes
 
 FOLDER = "FLASHINFER_PERF_PROGRAM"
 HOW, CALLS, OUTPUT = "how", "calls", "output"  # files of the folder
@@ -125,10 +125,10 @@ def ran(path: Path, how: Instructions, folder: Path, seconds: float) -> list[Pro
             status = _status(process, folder / CALLS, seconds)
         finally:
             if process.poll() is None:
-                child_process.end_group(process)
+                processes.end_group(process)
     if status:
         told = formatting.last_lines((folder / OUTPUT).read_text(errors="replace"), LINES)
-        raise ProgramError(f"{path} ended with {child_process.cause(status)}:\n{told}")
+        raise ProgramError(f"{path} ended with {processes.cause(status)}:\n{told}")
     return _read(folder / CALLS, path)
 
 

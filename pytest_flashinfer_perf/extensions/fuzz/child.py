@@ -23,13 +23,14 @@ from pytest_flashinfer_perf.api import (
     FlashinferPerfError,
     Measuring,
     check,
-    child_process,
     devices,
     errors,
     formatting,
     lines,
     one_case,
+    processes,
 )
+from pytest_flashinfer_perf.extensions.fuzz import child_process
 from pytest_flashinfer_perf.extensions.fuzz.findings import Outcome
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.spec.case import Case
@@ -131,9 +132,9 @@ class ExampleRunner:
         if ended.status is None:
             return Outcome("hung", f"no answer within {self._seconds:g} s", log=log)
         how = (
-            f"was ended by {child_process.cause(ended.status)}"
+            f"was ended by {processes.cause(ended.status)}"
             if ended.status < 0
-            else f"ended with {child_process.cause(ended.status)}"
+            else f"ended with {processes.cause(ended.status)}"
         )
         return Outcome("crashed", f"the process {how}", log=log)
 

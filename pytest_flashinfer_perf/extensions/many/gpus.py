@@ -52,15 +52,15 @@ def of_session() -> list[str]:
 @functools.cache
 def _uuids(visible: str | None) -> list[str]:
     """Asked of another process, since what a process can see is settled when it first looks."""
-    from pytest_flashinfer_perf.api import child_process
+    from pytest_flashinfer_perf.api import processes
 
     program = (
         "import json, torch; count = torch.cuda.device_count(); "
         "print(json.dumps([f'GPU-{torch.cuda.get_device_properties(i).uuid}' for i in range(count)]))"
     )
     try:
-        told = child_process.answer(program, **({} if visible is None else {VISIBLE: visible}))
-    except child_process.NoAnswerError as error:
-        raise child_process.NoAnswerError(f"the GPUs of this host could not be listed: {error}") from error
+        told = processes.answer(program, **({} if visible is None else {VISIBLE: visible}))
+    except processes.NoAnswerError as error:
+        raise processes.NoAnswerError(f"the GPUs of this host could not be listed: {error}") from error
     uuids: list[str] = json.loads(told.splitlines()[-1])
     return uuids

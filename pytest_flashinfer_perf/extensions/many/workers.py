@@ -21,12 +21,10 @@ from typing import IO, Any
 
 import pytest
 
-from pytest_flashinfer_perf.api import SETTINGS, fields, reports, setup, stash
+from pytest_flashinfer_perf.api import SETTINGS, case_endings, fields, reports, setup, stash
 from pytest_flashinfer_perf.extensions.many import gpus
 from pytest_flashinfer_perf.extensions.many.gpus import ALL_GPUS, GPU_WORKERS, VISIBLE
 from pytest_flashinfer_perf.rows.row import Identity
-from pytest_flashinfer_perf.session import case_endings
-from pytest_flashinfer_perf.session.case_endings import Death
 from pytest_flashinfer_perf.spec import flags
 
 BRIEF, REFUSED = "flashinfer_perf", "flashinfer_perf_refused"
@@ -179,7 +177,7 @@ class Controller:
         death = case_endings.of_death(last, self._config.getoption("perf_timeout"), case_endings.exit_code(process))
         self._describe(report, death, case)
 
-    def _describe(self, report: pytest.TestReport, death: Death, case: BegunCase | None) -> None:
+    def _describe(self, report: pytest.TestReport, death: case_endings.Death, case: BegunCase | None) -> None:
         again = case.repeat if case else flags.join(["pytest", stash.as_typed(self._config, report.nodeid)])
         report.when, report.location = "call", (report.location[0], None, report.nodeid.partition("::")[2])
         report.longrepr = f"{death.outcome}: {death.sentence}"

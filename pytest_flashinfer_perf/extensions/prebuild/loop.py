@@ -17,7 +17,6 @@ from pytest_flashinfer_perf.api import (
     SETTINGS,
     Child,
     FlashinferPerfError,
-    child_process,
     formatting,
     processes,
     stash,
@@ -151,6 +150,6 @@ def architectures() -> str:
     """The architectures that the variable names, or those of the GPUs here, which a child process looks up."""
     if named := os.environ.get(ARCHITECTURES, "").strip():
         return named
-    if not (found := child_process.answer(PROBE)):
+    if not (found := processes.answer(PROBE)):
         raise PrebuildError(f"there is no GPU to compile for: name one, such as {ARCHITECTURES}=9.0a")
     return found

@@ -22,10 +22,9 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.api import Device, child_process, reports, setup, stash
+from pytest_flashinfer_perf.api import Device, case_endings, processes, reports, setup, stash
 from pytest_flashinfer_perf.extensions.ranks import asked
 from pytest_flashinfer_perf.plugin.options import of_all
-from pytest_flashinfer_perf.session import case_endings
 
 BYTES_OF_A_RANK = 512 << 20  # with torch, its tests and gloo
 START_SECONDS = 120.0  # to import torch and the tests; the limit of the case begins after it
@@ -67,7 +66,7 @@ class _Member:
 
     def end(self) -> None:
         """End it and all that it has started, at once."""
-        child_process.end_group(self.process)
+        processes.end_group(self.process)
         os.close(self.handle)
 
 

@@ -16,9 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_flashinfer_perf.api import stash
+from pytest_flashinfer_perf.api import stash, time_limit
 from pytest_flashinfer_perf.extensions.ranks import asked, joined
-from pytest_flashinfer_perf.session.time_limit import not_counted
 
 PR_SET_PDEATHSIG = 1
 FOLDER = Path(os.environ.get(asked.FOLDER, "."))
@@ -36,7 +35,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """The case's time counts from when all are here: one may import for seconds longer than another."""
     rank, _, size = os.environ[asked.RANK].partition("/")
     (FOLDER / f"{rank}.begun").touch()
-    with not_counted():
+    with time_limit.not_counted():
         while len(list(FOLDER.glob("*.begun"))) < int(size):
             time.sleep(0.01)
     marker, case = item.get_closest_marker("perf_ranks"), stash.case_of(item)

@@ -15,15 +15,13 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_flashinfer_perf.api import SETTINGS, Child, Perf, one_case, reports, stash
+from pytest_flashinfer_perf.api import SETTINGS, Child, Perf, case_endings, one_case, reports, stash, time_limit
 from pytest_flashinfer_perf.extensions.many import gpus
 from pytest_flashinfer_perf.extensions.ranks import asked, group, joined
 from pytest_flashinfer_perf.extensions.ranks.group import End
 from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
 from pytest_flashinfer_perf.plugin import options
 from pytest_flashinfer_perf.routines import all_routines
-from pytest_flashinfer_perf.session.case_endings import KILLED
-from pytest_flashinfer_perf.session.time_limit import not_counted
 from pytest_flashinfer_perf.spec.case import quarantined
 
 LEFT = ("perf", "benchmark")
@@ -80,7 +78,7 @@ def _measured(item: pytest.Function) -> reports.CaseReport:
     if reason := _obstacle(item, number):
         pytest.skip(reason)
     limit = item.config.getoption("perf_timeout")
-    with not_counted():  # each rank has this limit itself, and says what it was doing
+    with time_limit.not_counted():  # each rank has this limit itself, and says what it was doing
         ends = group.run(item, number, partial(_options, item.config), limit)
     return _judged(item, ends)
 
@@ -140,7 +138,7 @@ def _cause_first(end: End) -> tuple[bool, bool, float]:
 
     A process that was killed is the cause whenever it was gone: the others notice before the driver of its GPU is done.
     """
-    return end.outcome == "ended", end.ended != KILLED, end.at
+    return end.outcome == "ended", end.ended != case_endings.KILLED, end.at
 
 
 def _show(item: pytest.Item, bad: Sequence[End]) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_flashinfer_perf import loading
-from pytest_flashinfer_perf.api import Run
+from pytest_flashinfer_perf.api import Run, loading
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.extensions.trace_sets.benchmark import Benchmark
     from pytest_flashinfer_perf.extensions.trace_sets.config import BenchmarkConfig, EvalConfig
 
+USES = ("fuzz",)  # its process that answers requests which may crash it
+
 __all__ = ["Benchmark", "BenchmarkConfig", "EvalConfig", "TraceSet"]
 
 _HOMES = {

@@ -28,13 +28,14 @@ from flashinfer_bench.utils import env_snapshot
 
 from pytest_flashinfer_perf.api import (
     FlashinferPerfError,
-    child_process,
     devices,
     errors,
     file_io,
+    processes,
     requirements,
 )
 from pytest_flashinfer_perf.api import timing as core_timing
+from pytest_flashinfer_perf.extensions.fuzz import child_process
 from pytest_flashinfer_perf.extensions.trace_sets.config import BenchmarkConfig, EvaluationConfigError
 from pytest_flashinfer_perf.extensions.trace_sets.judge import EvaluationResult, Job, Judging
 
@@ -155,7 +156,7 @@ class Runner:
                 sentence = f"the reference gave no answer within {self._timeout:g} s (timeout_seconds)"
                 outcome = EvaluationResult(None, sentence)
             case child_process.Ended(int(status)):
-                sentence = f"the process that judges died: {child_process.cause(status)}"
+                sentence = f"the process that judges died: {processes.cause(status)}"
                 outcome = EvaluationResult(EvaluationStatus.RUNTIME_ERROR, sentence)
         output = self._child.output()
         log = output if len(output) <= MOST_LOG else f"[...]\n{output[-MOST_LOG:]}"

@@ -13,7 +13,8 @@ import torch
 from flashinfer_bench.data import Correctness, Definition, EvaluationStatus, Workload
 from flashinfer_bench.data import Solution as Sources
 
-from pytest_flashinfer_perf.api import Measuring, child_process, devices, timing
+from pytest_flashinfer_perf.api import Measuring, devices, timing
+from pytest_flashinfer_perf.extensions.fuzz import child_process
 from pytest_flashinfer_perf.extensions.trace_sets.config import Resolved
 from pytest_flashinfer_perf.extensions.trace_sets.evaluators import (
     Baseline,

@@ -15,7 +15,7 @@ from flashinfer_bench.data import Solution as Sources
 from pydantic import ValidationError
 from torch import Tensor
 
-from pytest_flashinfer_perf.api import Device, FlashinferPerfError, Measuring, child_process, formatting, instruments
+from pytest_flashinfer_perf.api import Device, FlashinferPerfError, Measuring, formatting, instruments, processes
 from pytest_flashinfer_perf.api import timing as core_timing
 from pytest_flashinfer_perf.extensions.trace_sets.config import Resolved
 from pytest_flashinfer_perf.extensions.trace_sets.forking import EndedError, Process
@@ -206,7 +206,7 @@ def _ended(error: EndedError, task: Task) -> SolutionError:
     if error.status is None:
         sentence = f"no answer within {task.config.timeout_seconds:g} s (timeout_seconds)"
         return SolutionError(EvaluationStatus.TIMEOUT, sentence)
-    return SolutionError(EvaluationStatus.RUNTIME_ERROR, f"its process died: {child_process.cause(error.status)}")
+    return SolutionError(EvaluationStatus.RUNTIME_ERROR, f"its process died: {processes.cause(error.status)}")
 
 
 def _same(one: Any, other: Any) -> bool:

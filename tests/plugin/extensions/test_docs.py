@@ -17,9 +17,9 @@ import pytest_flashinfer_perf as package
 from pytest_flashinfer_perf import Measuring, cli, loading
 from pytest_flashinfer_perf.cli.commands import all_commands
 from pytest_flashinfer_perf.extensions.shards import shards
-from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.plugin.fixture import Perf
 from pytest_flashinfer_perf.plugin.options import MARKERS
+from pytest_flashinfer_perf.session import processes
 
 PACKAGE = ROOT / "pytest_flashinfer_perf"
 PREFILL = "--page_size 4 --batch_size 1 --s_qo 4 --s_kv 8 --num_qo_heads 2 --num_kv_heads 1 --head_dim_qk 16 -vv"

@@ -161,19 +161,18 @@ API = f"{PACKAGE}.api"
 STILL_INTERNAL = {
     "apis": {"plugin"},
     "bisect": {"gate.confirmation"},
-    "compare": {"loading", "session.gpu_lock", "settings.project_file"},
-    "compat": {"engine.call", "engine.measure", "loading"},
+    "compare": {"session.gpu_lock", "settings.project_file"},
+    "compat": {"engine.call", "engine.measure"},
     "doctor": {"machine.implementations", "machine.nvrtc"},
     "host": {"engine.tracebacks", "machine.load"},
-    "many": {"rows.row", "session.case_endings"},
+    "many": {"rows.row"},
     "nights": {"gate.series"},
     "prebuild": {"plugin.options"},
     "prove": {"gate.series", "settings.planting"},
-    "ranks": {"engine.observers", "plugin.options", "session.case_endings", "session.time_limit"},
-    "reports": {"loading"},
+    "ranks": {"engine.observers", "plugin.options"},
     "testlists": {"cli"},
     "trace_sets": {"engine.graphs"},
-    "tuner": {"engine.autotune", "engine.repeated", "gate.noise", "machine.patches", "session.time_limit"},
+    "tuner": {"engine.autotune", "engine.repeated", "gate.noise", "machine.patches"},
 }
 
 

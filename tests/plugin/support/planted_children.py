@@ -5,8 +5,8 @@ import sys
 import time
 from dataclasses import dataclass
 
-from pytest_flashinfer_perf.launch import child_process
-from pytest_flashinfer_perf.launch.child_process import Answer
+from pytest_flashinfer_perf.extensions.fuzz import child_process
+from pytest_flashinfer_perf.extensions.fuzz.child_process import Answer
 
 
 @dataclass(frozen=True)

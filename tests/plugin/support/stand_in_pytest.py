@@ -2,7 +2,7 @@
 
 import sys
 
-from pytest_flashinfer_perf.launch.processes import Environment
+from pytest_flashinfer_perf.session.processes import Environment
 
 PROGRAM = """
 import json, os, shutil, sys

@@ -11,10 +11,10 @@ from made import row, saved
 from stand_in_pytest import environment
 
 from pytest_flashinfer_perf.extensions.compare import sides
-from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.launch.processes import Environment
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.run_file import RunError
+from pytest_flashinfer_perf.session import processes
+from pytest_flashinfer_perf.session.processes import Environment
 
 
 @pytest.fixture

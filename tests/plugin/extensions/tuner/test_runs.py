@@ -14,8 +14,8 @@ from pytest_flashinfer_perf.extensions.tuner import tune_report_command as tune_
 from pytest_flashinfer_perf.extensions.tuner.found import LeftOut
 from pytest_flashinfer_perf.extensions.tuner.runs import Runs, TunerRunError
 from pytest_flashinfer_perf.extensions.tuner.search import TuneJob
-from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.rows.run_file import RunError
+from pytest_flashinfer_perf.session import processes
 
 M3, M8 = (f"bmm_fp8/m{m}-n16-k32-auto" for m in (3, 8))
 RUNNER = "CublasFp8GemmRunner"

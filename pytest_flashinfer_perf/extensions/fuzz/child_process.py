@@ -12,18 +12,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, Protocol
 
-from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.machine.garbage import importing
+from pytest_flashinfer_perf.api import FlashinferPerfError, garbage, processes
 
 START_SECONDS = 120.0
 END_SECONDS = 10.0
@@ -60,7 +57,7 @@ class StartError(FlashinferPerfError):
     """The child ended before its first worker was ready."""
 
     def __init__(self, status: int, output: str) -> None:
-        super().__init__(f"{cause(status)}\n{output}")
+        super().__init__(f"{processes.cause(status)}\n{output}")
         self.output = output
 
 
@@ -153,42 +150,14 @@ class ChildProcess:
             return 0
         with suppress(subprocess.TimeoutExpired):
             process.wait(patience)
-        return end_group(process)
-
-
-def end_group(process: subprocess.Popen[bytes]) -> int:
-    """End all processes of the group that it leads, and return its exit status when none of them is left.
-
-    Those that it has started are not this process's to wait for, and take their time: a driver cleans up for them.
-    """
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    status = process.wait()
-    until = time.monotonic() + END_SECONDS
-    while _is_left(process.pid) and time.monotonic() < until:
-        time.sleep(0.01)
-    return status
-
-
-def _is_left(group: int) -> bool:
-    """Whether a process of this group has not ended. One that has, and that nobody has waited for, is still listed."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, _, of_group, *_ = stat.read_bytes().rpartition(b")")[2].split()
-            if int(of_group) == group and state not in (b"Z", b"X"):
-                return True
-    return False
-
-
-def cause(status: int) -> str:
-    return signal.Signals(-status).name if status < 0 else f"exit code {status}"
+        return processes.end_group(process)
 
 
 def main(descriptor: int) -> None:
     """In the child: fork workers until the connection is closed."""
     connection = Connection(descriptor)
     sys.path[:] = connection.recv()
-    with importing():
+    with garbage.importing():
         start = connection.recv().load()
     if _device_is_in_use():  # by an imported module: a forked worker could not use it
         os._exit(_serve(connection, start))
@@ -234,19 +203,3 @@ def _serve(connection: Connection, start: Callable[[], Handler]) -> int:
     except BaseException:  # noqa: BLE001 - its process ends in any case
         traceback.print_exc()
         return 1
-
-
-# A Python program in a process of its own, for what would settle or spoil something in this one.
-
-
-class NoAnswerError(FlashinferPerfError):
-    """The program failed; the sentence is the last line of its errors."""
-
-
-def answer(program: str, *arguments: str, **variables: str) -> str:
-    """What it prints, with these variables beside those of this process."""
-    words, environment = [sys.executable, "-c", program, *arguments], {**os.environ, **variables}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
-    if done.returncode:
-        raise NoAnswerError((done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1])
-    return done.stdout.strip()

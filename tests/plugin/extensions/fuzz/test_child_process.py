@@ -2,22 +2,16 @@
 
 import os
 import signal
-import subprocess
-import sys
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from planted_children import Squares
 
-from pytest_flashinfer_perf.launch.child_process import (
+from pytest_flashinfer_perf.extensions.fuzz.child_process import (
     RETIRED,
     ChildProcess,
     Ended,
-    NoAnswerError,
     StartError,
-    answer,
-    end_group,
 )
 
 
@@ -67,28 +61,3 @@ class Retires:
 def test_a_child_that_always_retires_before_it_begins_is_not_started_for_ever():
     with closing(ChildProcess(Retires())) as child, pytest.raises(StartError):
         child.ask(1, 60)
-
-
-STARTS_A_LARGE_ONE = """
-import subprocess, sys
-large = "import os; memory = bytearray(b'x') * (256 << 20); print(os.getpid(), flush=True); input()"
-subprocess.run([sys.executable, "-c", large])
-"""
-
-
-def test_no_process_of_a_group_is_left_also_one_that_takes_long_to_end():
-    """Its memory is given back after it was killed, and after its parent has ended."""
-    own = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
-    with subprocess.Popen([sys.executable, "-c", STARTS_A_LARGE_ONE], **own) as process:
-        status = Path(f"/proc/{int(process.stdout.readline())}/status")
-        assert status.exists()
-        assert end_group(process) == -signal.SIGKILL
-        assert not status.exists() or "State:\tZ" in status.read_text()
-
-
-def test_it_has_arguments_and_variables_and_its_error_is_named():
-    assert answer("import os, sys; print(sys.argv[1] + os.environ['HERE'])", "7", HERE="8") == "78"
-    with pytest.raises(NoAnswerError, match=r"^ZeroDivisionError: division by zero$"):
-        answer("1 / 0")
-    with pytest.raises(NoAnswerError, match="it ended with 3"):
-        answer("import os; os._exit(3)")

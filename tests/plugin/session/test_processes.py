@@ -11,8 +11,8 @@ import pytest
 from made import row, saved
 from stand_in_pytest import environment
 
-from pytest_flashinfer_perf.launch import processes
-from pytest_flashinfer_perf.launch.processes import Environment
+from pytest_flashinfer_perf.session import processes
+from pytest_flashinfer_perf.session.processes import Environment
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_process_that_prints_into_a_log_is_said_to_run_every_half_minute(tmp_p
 
 WAITS = """
 import sys
-from pytest_flashinfer_perf.launch.processes import Environment, started
+from pytest_flashinfer_perf.session.processes import Environment, started
 
 started(Environment("child", ("sh", "-c", "echo begins; exec sleep 100")))
 """
@@ -79,3 +79,28 @@ def test_a_process_that_shows_what_it_does_has_this_terminal_and_no_summary_of_i
 def test_words_behind_two_hyphens_are_pytests():
     assert processes.split(["--pairs", "3", "--", "-k", "--"]) == (["--pairs", "3"], ["-k", "--"])
     assert processes.split(["-v"]) == (["-v"], [])
+
+
+STARTS_A_LARGE_ONE = """
+import subprocess, sys
+large = "import os; memory = bytearray(b'x') * (256 << 20); print(os.getpid(), flush=True); input()"
+subprocess.run([sys.executable, "-c", large])
+"""
+
+
+def test_no_process_of_a_group_is_left_also_one_that_takes_long_to_end():
+    """Its memory is given back after it was killed, and after its parent has ended."""
+    own = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
+    with subprocess.Popen([sys.executable, "-c", STARTS_A_LARGE_ONE], **own) as process:
+        status = Path(f"/proc/{int(process.stdout.readline())}/status")
+        assert status.exists()
+        assert processes.end_group(process) == -signal.SIGKILL
+        assert not status.exists() or "State:\tZ" in status.read_text()
+
+
+def test_it_has_arguments_and_variables_and_its_error_is_named():
+    assert processes.answer("import os, sys; print(sys.argv[1] + os.environ['HERE'])", "7", HERE="8") == "78"
+    with pytest.raises(processes.NoAnswerError, match=r"^ZeroDivisionError: division by zero$"):
+        processes.answer("1 / 0")
+    with pytest.raises(processes.NoAnswerError, match="it ended with 3"):
+        processes.answer("import os; os._exit(3)")

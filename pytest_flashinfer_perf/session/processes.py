@@ -1,4 +1,4 @@
-"""Start a process that measures, and read what it has measured.
+"""Start a process that measures, and read what it has measured; ask a Python program one question.
 
 Whoever runs pytest in a child does it by `ran`, as a session that measures suspects again. The child's output goes to a
 log, its results come by pytest-benchmark's JSON.
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
+from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.printing import say
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.formatting import last_lines
@@ -155,3 +156,52 @@ def ran(where: Environment, arguments: Sequence[str], stem: Path, only: Sequence
     is_written = output.is_file() and output.stat().st_size  # pytest-benchmark writes no file for a run without rows
     run = run_file.read_all([output])[0] if is_written else Run(source=str(output), when=datetime.now(timezone.utc))
     return Done([*where.command, *words], code, run, log)
+
+
+# The end of a process and of all that it has started.
+
+END_SECONDS = 10.0
+
+
+def end_group(process: subprocess.Popen[bytes]) -> int:
+    """End all processes of the group that it leads, and return its exit status when none of them is left.
+
+    Those that it has started are not this process's to wait for, and take their time: a driver cleans up for them.
+    """
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    status = process.wait()
+    until = time.monotonic() + END_SECONDS
+    while _is_left(process.pid) and time.monotonic() < until:
+        time.sleep(0.01)
+    return status
+
+
+def _is_left(group: int) -> bool:
+    """Whether a process of this group has not ended. One that has, and that nobody has waited for, is still listed."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, of_group, *_ = stat.read_bytes().rpartition(b")")[2].split()
+            if int(of_group) == group and state not in (b"Z", b"X"):
+                return True
+    return False
+
+
+def cause(status: int) -> str:
+    return signal.Signals(-status).name if status < 0 else f"exit code {status}"
+
+
+# A Python program in a process of its own, for what would settle or spoil something in this one.
+
+
+class NoAnswerError(FlashinferPerfError):
+    """The program failed; the sentence is the last line of its errors."""
+
+
+def answer(program: str, *arguments: str, **variables: str) -> str:
+    """What it prints, with these variables beside those of this process."""
+    words, environment = [sys.executable, "-c", program, *arguments], {**os.environ, **variables}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        raise NoAnswerError((done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1])
+    return done.stdout.strip()

@@ -1,1 +1,0 @@
-"""Start processes that measure, and compare what two of them measured in turns."""
