@@ -241,10 +241,6 @@ class Execution:
     ] = None
     notes: Annotated[tuple[str, ...], "where it differs from what was asked for, and other remarks"] = ()
     peak_memory_bytes: Annotated[int | None, "allocated by torch at most, reference included"] = None
-    planted_us: Annotated[
-        float | None,
-        "extra work that [prove](prove.md) put behind each timed call; `null` in any other run",
-    ] = None
     contention: Annotated[
         Contention | None, "[what else ran](row.md#a-busy-machine) beside calls on the host's clock; `null` on a GPU's"
     ] = None

@@ -98,7 +98,6 @@ class Measuring:
         help="Take the peak FLOP/s and bandwidth for %%roof from a measurement on this GPU, or from its datasheet. "
         "Default: %(default)s.",
     )
-    plant: float = bounded(SECONDS, 0.0)  # extra work after each timed call
 
     def __post_init__(self) -> None:
         self.verify({one.name: getattr(self, one.name) for one in fields(self)})
@@ -122,6 +121,11 @@ class Measuring:
             raise MeasuringError(f"measuring must be a Measuring, or a dictionary of its fields, got {asked!r}")
         self.verify(asked)
         return replace(self, **asked)
+
+    @property
+    def of_one_call(self) -> Measuring:
+        """The same for a single call, where its answer alone is asked for."""
+        return replace(self, iters=1, warmup=0)
 
 
 Asked = Measuring | Mapping[str, Any] | None
@@ -231,13 +235,7 @@ class Settings:
     measuring: Measuring = Measuring()
     checking: Checking = Checking()
     quarantine: tuple[Quarantined, ...] = ()
-    plants: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def backends(self) -> tuple[str, ...]:
         return tuple((self.named_backends or "").replace(",", " ").split())
-
-    def of_test(self, test: str, measuring: Measuring, *, once: bool) -> Measuring:
-        """This way to measure, with what is planted in this test; `once` if its answer alone is asked for."""
-        planted = replace(measuring, plant=self.plants.get(test, measuring.plant))
-        return replace(planted, iters=1, warmup=0) if once else planted

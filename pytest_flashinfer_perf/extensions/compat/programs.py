@@ -45,8 +45,6 @@ class ProgramFile(pytest.File):
 
     def _ran(self, settings: Settings) -> list[ProgramCall]:
         device, once = setup.find_device(settings), self.config.getoption("benchmark_disable")
-        plants = {test.partition(OF)[0] + "]": seconds for test, seconds in settings.plants.items()}
-        settings = replace(settings, plants=plants)  # whoever makes the calls does not know how many there will be
         how = Instructions(settings, str(device.torch), f"{self.nodeid}::call", once, os.getpid())
         with tempfile.TemporaryDirectory() as folder:
             try:

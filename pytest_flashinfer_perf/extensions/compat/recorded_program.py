@@ -52,8 +52,8 @@ class Instructions:
 
     def timed(self, call: Callable[[Measuring, str, str], Measurement], asked: Mapping[str, Any]) -> Measurement:
         test = f"{self.test}[{self.number}]"
-        how = self.settings.of_test(test, self.settings.measuring.changed_by(asked), once=self.once)
-        seen = call(how, self.device, test)
+        how = self.settings.measuring.changed_by(asked)
+        seen = call(how.of_one_call if self.once else how, self.device, test)
         untraced = replace(seen.timing.observations, traced={})  # observers have looked at that here
         _add(ProgramCall(_line(), replace(seen, timing=replace(seen.timing, observations=untraced))))
         return seen

@@ -72,7 +72,7 @@ class Proved:
     @property
     def asked(self) -> float:
         """The logarithm of the change that was planted; zero where nothing was."""
-        planted = statistics.median(row.execution.planted_us or 0.0 for row in self.planted)
+        planted = statistics.median(row.parts.get("planted_us", 0.0) for row in self.planted)
         return math.log1p(planted * 1e-6 / self.median)
 
     @property

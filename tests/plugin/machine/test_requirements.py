@@ -8,10 +8,9 @@ from distributions import DSL, OLD, installed
 from made import row, run
 from verdicts import rules, verdict
 
-from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.machine import devices, implementations, provenance, requirements
+from pytest_flashinfer_perf.machine import implementations, requirements
 
 # What FlashInfer's modules warn of while they are imported is not what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -81,32 +80,6 @@ def test_without_flashinfer_nothing_is_required(alone):
 def test_the_metadata_of_the_installed_flashinfer_is_understood():
     forget()
     assert {DSL, "cuda-tile", "nvidia-cudnn-frontend", "torch"} <= requirements.versions().keys()
-
-
-def test_doctor_says_what_flashinfer_does_instead_and_exits_with_1(sides, here, hopper, monkeypatch, capsys):
-    monkeypatch.setattr(devices, "find", lambda _: hopper)  # a GPU on which all backends could run
-    monkeypatch.setattr(provenance, "uuids", list)
-    complete, incomplete = sides
-    here(complete)
-    assert cli.main(["doctor"]) == 0
-    assert "requires   1 packages, all installed" in capsys.readouterr().out
-    here(incomplete)
-    assert cli.main(["doctor"]) == 1
-    told = " ".join(capsys.readouterr().out.split())
-    assert f"INCOMPLETE {OLD}: pip install 'nvidia-cutlass-dsl>=4.6.2a0'; then rmsnorm, layernorm" in told
-    assert "silently run older CUDA kernels" in told
-
-
-def test_every_consequence_is_of_something_that_flashinfer_requires():
-    forget()
-    known = {*requirements.versions(), "cuda-bindings"}
-    assert {name for name in implementations.WITHOUT if name not in known} == set()
-
-
-def test_another_version_of_what_flashinfer_imports_is_not_said_to_end_its_import():
-    assert implementations.without("cuda-bindings") == implementations.NO_IMPORT
-    assert implementations.without("cuda-bindings", is_there=True) is None
-    assert implementations.without(DSL, is_there=True) == implementations.without(DSL)
 
 
 @pytest.mark.parametrize("incomplete", [False, True])

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.settings import option as options
-from pytest_flashinfer_perf.settings import planting, usage
+from pytest_flashinfer_perf.settings import usage
 from pytest_flashinfer_perf.settings.option import SECONDS, SEED, bounds_of, one_of, option, options_of, whole
-from pytest_flashinfer_perf.settings.planting import PlantError
 from pytest_flashinfer_perf.settings.settings import Checking, Measuring, MeasuringError, Settings
 
 
@@ -75,7 +74,6 @@ def test_an_option_is_declared_once_for_each_parser():
         ("iters", [0, -1, True, 2.0], "must be a whole number of at least 1"),
         ("warmup", [-1, 0.5], "must be a whole number of at least 0"),
         ("max_time", [math.nan, math.inf, -1, "abc", None], "must be a finite number of seconds of at least 0"),
-        ("plant", [-1], "must be a finite number of seconds of at least 0"),
         ("cuda_graph", ["yes", True], "must be one of auto, on, off"),
         ("cold_l2", ["rot"], "must be one of rotate, flush, none"),
         ("instrument", ["foo", None], "must be one of auto, cupti, events, wall"),
@@ -126,13 +124,9 @@ def test_a_call_may_ask_for_some_of_it_or_for_all():
         run.changed_by(3)
 
 
-def test_a_test_is_planted_and_asked_once():
-    settings = Settings(plants={"t.py::a": 0.5})
-    run = Measuring(iters=9, plant=0.1)
-    assert settings.of_test("t.py::a", run, once=False) == Measuring(iters=9, plant=0.5)
-    assert settings.of_test("t.py::b", run, once=False) == run
-    assert settings.of_test("t.py::b", run, once=True) == Measuring(iters=1, warmup=0, plant=0.1)
-    assert settings.project.path is None
+def test_one_call_may_be_enough():
+    assert Measuring(iters=9, cold_l2="none").of_one_call == Measuring(iters=1, warmup=0, cold_l2="none")
+    assert Settings().project.path is None
 
 
 def test_what_is_compared():
@@ -141,33 +135,6 @@ def test_what_is_compared():
         (True, False),
         (False, True),
     ]
-
-
-# The file of planted work.
-
-
-def test_planted_seconds_are_read_as_they_were_written(tmp_path):
-    planting.write(tmp_path / "plants.json", {"t.py::a": 0.25})
-    assert planting.read(tmp_path / "plants.json") == {"t.py::a": 0.25}
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("[1]", "must hold seconds by test id"),
-        ('{"a": "x"}', "must hold seconds by test id"),
-        ('{"a": 0}', "a: seconds must be above zero, got 0.0"),
-        ('{"a": -1}', "a: seconds must be above zero, got -1.0"),
-        ('{"a": 1e999}', ""),
-        ("{", "must hold seconds by test id"),
-    ],
-)
-def test_planted_seconds_that_are_none_name_the_file(tmp_path, text, sentence):
-    path = tmp_path / "plants.json"
-    path.write_text(text)
-    with pytest.raises(PlantError) as error:
-        planting.read(path)
-    assert str(error.value).startswith(f"{path}: {sentence}")
 
 
 # Errors of use.

@@ -8,9 +8,8 @@ import sys
 import pytest
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.engine import planted_work
+from pytest_flashinfer_perf.extensions.prove import planting
 from pytest_flashinfer_perf.rows import run_file
-from pytest_flashinfer_perf.settings import planting
 
 QUICK = ("--import-mode=importlib", "-p", "no:cacheprovider", "--perf-iters=3", "--perf-device=cpu")
 LINE = "--routine bmm_fp8 --backends torch --batch_size 1 --m 4 --n 16 --k 16"
@@ -50,12 +49,12 @@ def test_timed_calls_are_followed_by_the_work_that_is_planted(measured, argument
     planting.write(measured.path / "plants.json", planted)
     after = measured(*arguments, "--perf-plant=plants.json")
     assert set(after) == set(before)
-    seen = {test: row.execution.planted_us for test, row in after.items()}
+    seen = {test: row.parts.get("planted_us") for test, row in after.items()}
     assert [test for test, us in seen.items() if us is None] == [
         test for test in before if test.endswith(("test_other", "test_plain"))
     ]
     assert all(us == pytest.approx(20_000) for us in seen.values() if us is not None)
-    assert {row.execution.planted_us for row in before.values()} == {None}
+    assert {row.parts.get("planted_us") for row in before.values()} == {None}
 
 
 @pytest.mark.more
@@ -66,7 +65,7 @@ def test_planted_work_takes_its_time(measured):
 
 @pytest.mark.parametrize(("asked", "added"), [(100e-6, 100e-6), (2e-6, 2e-6), (30e-9, 1.4e-6)])
 def test_a_spinning_kernel_adds_what_is_asked_and_at_least_its_launch(asked, added):
-    spin = planted_work.Spin(launch=1.4e-6, per_cycle=0.5e-9)
+    spin = planting.Spin(launch=1.4e-6, per_cycle=0.5e-9)
     assert spin.lasting(asked).seconds == pytest.approx(added, abs=1e-9)
 
 
@@ -86,18 +85,6 @@ def test_what_cannot_be_planted_is_said(pytester, text, sentence):
     done = pytester.runpytest(*QUICK, "--perf-plant=plants.json")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     assert re.search(f"plants.json: .*{re.escape(sentence)}", done.stderr.str())
-
-
-def test_rows_with_planted_work_are_not_resumed_without(pytester):
-    pytester.makepyfile(test_own=OWN)
-    planting.write(pytester.path / "plants.json", {"test_own.py::test_own": 1e-4})
-    few = ("-k", "test_own", "--perf-iters=3", "--perf-device=cpu", "--benchmark-json=run.json")
-    pytester.runpytest(*few, "--perf-plant=plants.json").assert_outcomes(passed=3)
-    done = pytester.runpytest(*few, "--perf-resume")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(
-        ["*not of this run, --perf-plant was {'test_own.py::test_own': 0.0001}, is {}: leave out*"]
-    )
 
 
 # In the place of pytest, which takes seconds to start: what it would write, of two cases that take 1 ms and 2 ms.
