@@ -6,8 +6,6 @@ First what is said of a case, then the remarks beside its verdict, then what is 
 from __future__ import annotations
 
 import math
-import re
-import shlex
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -166,8 +164,6 @@ MEANS = {
     COULD_NOT_JUDGE: "the comparison is incomplete",
 }
 NOTHING = "no case could be judged, which is no pass"
-MOST_NAMED = 3  # tests; a longer command is written by its reader
-PYTHONS = "flashinfer-perf ab --base BASE_PYTHON --head HEAD_PYTHON --"
 
 
 def headline(judgement: Judgement) -> str:
@@ -255,23 +251,6 @@ def _brackets(glob: str) -> str:
     return f": brackets are written as in {escaped!r}" if "[" in glob and "[[]" not in glob else ""
 
 
-def command(judgement: Judgement) -> str:
-    """The `ab` command that would decide AMBIGUOUS cases; empty if there are none, or if this is such a comparison."""
-    undecided = judgement.having(Verdict.AMBIGUOUS)
-    if not undecided or judgement.rules.paired:
-        return ""
-    rows = [judged.case.rows[0] for judged in undecided]
-    tests = list(dict.fromkeys(row.fullname for row in rows))
-    named = shlex.join([*_switches(rows), *tests]) if len(tests) <= MOST_NAMED else "PYTEST_ARGS"
-    return f"{PYTHONS} {named}"
-
-
-def _switches(rows: Iterable[Row]) -> list[str]:
-    """The options without a value that these were run with, which can make tests of the files that they name."""
-    words = [word for row in rows for word in shlex.split(row.identity.repro or "")]
-    return list(dict.fromkeys(word for word in words if re.fullmatch(r"--perf-[a-z-]+", word)))
-
-
 # All of it in a terminal, as plain text of its width, the worst first.
 
 
@@ -292,9 +271,6 @@ def lines(judgement: Judgement) -> Iterator[str]:
     yield ""
     for one in judgement.sums:
         yield from () if one.leads else wrapped(one.line)
-    if decides := command(judgement):
-        yield "to decide what is AMBIGUOUS, measure both versions in turns:"
-        yield f"  {decides}"
     yield from wrapped(headline(judgement))
 
 

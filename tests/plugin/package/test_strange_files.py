@@ -136,8 +136,8 @@ def test_a_project_whose_tables_are_none_is_refused(tmp_path, text):
 
 SETTINGS = """
 [thresholds]
-"attention/decode*" = { slower = "2%", floor_us = 0.5, max_vs_backend = { backend = "fa2", ratio = 1.0 } }
-"gemm/*" = { same_library = true }
+"attention/decode*" = { slower = "2%", floor_us = 0.5, min_tflops = 3 }
+"gemm/*" = { min_sol_pct = 1.5 }
 [tolerances]
 "decode/fa2" = { rtol = 0.1, atol = 1, output = 1, reason = "x" }
 [quarantine]

@@ -145,7 +145,7 @@ HOSTILE = (
 def hostile(comment, **members):
     """A file of verdicts whose every text is a stranger's."""
     values = json.loads((comment.folder / "verdicts.json").read_text())
-    values |= {"headline": HOSTILE, "against": HOSTILE, "refusals": [HOSTILE], "notes": [HOSTILE], "to_decide": HOSTILE}
+    values |= {"headline": HOSTILE, "against": HOSTILE, "refusals": [HOSTILE], "notes": [HOSTILE]}
     said = dict.fromkeys(("model", "line", "subject", "sentence"), HOSTILE)
     values["steps"] = [{**said, "is_traffic": False, "worse": [HOSTILE], "unknown": []}]
     texts = dict.fromkeys(("case", "time", "change", "detects", "sentence"), HOSTILE)
