@@ -153,8 +153,8 @@ class Library:
     ] = None
     switches: Annotated[
         Mapping[str, str] | None,
-        "variables of the environment that were set and that choose FlashInfer's kernels: "
-        "[these](../pytest_flashinfer_perf/machine/switches.py) alone",
+        "variables of the environment that were set and that choose FlashInfer's kernels; `set` where the value is no "
+        "number and no word as `auto` or `off`: it [may be a secret](../pytest_flashinfer_perf/machine/switches.py)",
     ] = None
 
 
