@@ -10,7 +10,7 @@ import os
 import re
 
 NAMES = re.compile(r"(FLASHINFER(?!_PERF)|ALPHAMOE|B12X|CAKE|CUTE_DSL|GDN|PRIMS_FMHA|SGLANG_GDN|TLLM|TRTLLM|XQA)_\w+")
-OF_FILES = re.compile(r"_(WORKSPACE_BASE|(\w+_)?CACHE\w*|\w*FLAGS|\w*DIR|DUMP\w*|JIT_\w+|LOG\w*|\w*REPOSITORY|\w*VERBOSE)$")
+OF_FILES = re.compile(r"_(WORKSPACE_BASE|(\w+_)?CACHE\w*|\w*FLAGS|\w*DIR|DUMP\w*|JIT_\w+|LOG\w*|\w*REPOSITORY)$")
 PLAIN = re.compile(r"-?[\d.]{0,6}|\d+\.\d+[af]?( \d+\.\d+[af]?)*|auto|false|no|none|off|on|true|yes", re.IGNORECASE)
 SET = "set"
 
