@@ -58,9 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     known.add_parser(
         BENCH.name,
         usage=BENCH_USAGE,
-        description=suite,
+        description=commands.filled(suite),
         epilog=BENCH_EXAMPLE,
-        formatter_class=commands.HelpFormatter,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     for command in commands.all_commands().values():
         known.add_parser(command.name, add_help=False)

@@ -200,31 +200,10 @@ def notes(judgement: Judgement) -> Iterator[str]:
     changed = changed_libraries(judgement.base, judgement.head)
     if changed:
         yield f"other libraries: {', '.join(changed)}"
-    yield from _moved(judgement.cases)
     yield from assumed_noise(judgement)
     for glob in judgement.rules.thresholds.idle(row for judged in judgement.cases for row in judged.case.rows[:1]):
         yield f"[thresholds] {glob!r} fits no case{_brackets(glob)}"
     yield from judgement.notes
-
-
-def _moved(cases: Iterable[Judged]) -> Iterator[str]:
-    """Tests that are missing only because their path changed: the runs were started in different folders."""
-    listed = list(cases)
-    gone = {_without_folder(one.name): one.name for one in listed if not one.case.head and one.case.base}
-    come = {_without_folder(one.name): one.name for one in listed if not one.case.base}
-    both = [test for test in gone if test is not None and test in come]
-    if both:
-        first = f"{gone[both[0]]} is {come[both[0]]} here"
-        yield (
-            f"{len(both)} of the MISSING are here under the name of another folder ({first}): "
-            "start both in the same folder, or give both the same --rootdir"
-        )
-
-
-def _without_folder(name: str) -> tuple[str, str] | None:
-    """Split a test's name from its folder; None for other names, which are matched wherever they lie."""
-    path, colons, test = name.partition("::")
-    return (path.rpartition("/")[2], test) if colons else None
 
 
 def assumed_noise(judgement: Judgement) -> Iterator[str]:

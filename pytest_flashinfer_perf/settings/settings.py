@@ -17,7 +17,6 @@ from pytest_flashinfer_perf.settings.option import (
     SEED,
     TIMING,
     Child,
-    Users,
     bounded,
     bounds_of,
     choice,
@@ -211,7 +210,6 @@ class Settings:
     autotune_cache: str | None = setting(
         TIMING,
         "--perf-autotune-cache",
-        users=Users("asks FlashInfer's tuner", lambda row: row.setup.autotune_cache is not None),
         metavar="FILE",
         help="Cache file of FlashInfer's autotuner. Cases with --autotune write it, other cases read it. "
         "Default: no file.",

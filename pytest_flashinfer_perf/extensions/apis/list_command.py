@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_flashinfer_perf.api import commands, fields, printing
+from pytest_flashinfer_perf.api import commands, printing
 from pytest_flashinfer_perf.extensions.apis.known import unknown
 from pytest_flashinfer_perf.extensions.apis.templates import DiscoveryError, installed, lines
 from pytest_flashinfer_perf.spec.params import ParamError
@@ -13,7 +13,6 @@ from pytest_flashinfer_perf.spec.params import ParamError
 def main(arguments: Sequence[str]) -> int:
     parser = commands.parser_of("list --api", "List FlashInfer's APIs that have a trace template.", "")
     parser.add_argument("name")
-    commands.add_json(parser)
     known = parser.parse_args(arguments)
     found = installed()
     if not found.version:
@@ -21,8 +20,5 @@ def main(arguments: Sequence[str]) -> int:
     asked_for = [api for api in found.apis if known.name.lower() in api.name.lower()]
     if not asked_for:
         raise ParamError(unknown(known.name))
-    if known.as_json:
-        commands.show_json([{"name": api.name, **fields.written(api)} for api in asked_for])
-    else:
-        printing.show(lines(found, known.name))
+    printing.show(lines(found, known.name))
     return 0

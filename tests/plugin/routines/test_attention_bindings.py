@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from pytest_flashinfer_perf.checking import check
+from pytest_flashinfer_perf.routines import _declared
 from pytest_flashinfer_perf.routines.attention import _shared
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.routines.attention.mla import mla
@@ -232,3 +233,8 @@ def split(packed):
 def test_a_wrappers_template_agrees(routine, p, name, arguments):
     x = made(routine, p)
     assert agrees(routine, p, x, template(f"attention.{name}_trace")(*arguments(x), p.scale))
+
+
+def test_a_dispatch_macro_says_which_kernels_there_are():
+    assert {1, 2, 4, 8} <= _declared.dispatched("DISPATCH_GQA_GROUP_SIZE", "group_size") < set(range(33))
+    assert _declared.dispatched("DISPATCH_NOTHING", "x") == frozenset()

@@ -1,6 +1,5 @@
 """What a machine is told it can measure, and what can be asked for by name."""
 
-import json
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -154,17 +153,6 @@ def test_list_explains_one_routines_flags(capsys):
     assert "--out_dtype                 type of the output: bfloat16 (bfloat16)" in out
     assert cli.main(["list", "GEMM_FP8"]) == 0
     assert "group_gemm_fp8_nt_groupwise" in capsys.readouterr().out
-
-
-def test_list_says_the_same_as_json(capsys):
-    assert cli.main(["list", "mm_fp8", "--json"]) == 0
-    [found] = json.loads(capsys.readouterr().out)
-    routine = all_routines()["mm_fp8"]
-    assert (found["routine"], found["backends"]) == ("mm_fp8", list(routine.backends))
-    assert found["tiers"].keys() == routine.tiers.keys()
-    [out] = [flag for flag in found["flags"] if "out_dtype" in flag["names"]]
-    assert (out["help"], out["choices"], out["default"]) == ("type of the output", ["bfloat16"], "bfloat16")
-    assert cli.main(["list", "mm_fp9", "--json"]) == 2
 
 
 def test_list_knows_no_such_routine(capsys):
