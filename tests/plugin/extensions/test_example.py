@@ -96,7 +96,7 @@ def test_the_gate_judges_the_energy(written, watts, slower):
     _, before = written("before.json", "--perf-watts=700")
     _, after = written("after.json", f"--perf-watts={watts}")
     rules = api.verdict.read_rules(project_file.find(before.parent), loading.manager().hook)
-    judgement = api.judge([api.run_file.read(before)], [api.read_run(after)], rules)
+    judgement = api.judge([api.run_file.read(before)], [api.run_file.read(after)], rules)
     told = {one.reason for one in judgement.cases} == {"slower-energy"}
     assert (told, judgement.exit_code == 1) == (slower, slower)
 

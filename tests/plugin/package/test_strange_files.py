@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from declared import here
 from made import document, row
-from mutations import as_json, as_text, few_and, put, said_of, texts
+from mutations import as_text, few_and, put, said_of, texts
 
 from pytest_flashinfer_perf import cli, loading
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.gate import verdict
-from pytest_flashinfer_perf.settings import planting, project_file
+from pytest_flashinfer_perf.settings import project_file
 from pytest_flashinfer_perf.settings.project_file import ProjectFileError
 
 STRANGE = Path(__file__).with_name("strange")
@@ -154,7 +154,6 @@ def read_settings(path):
 
 READERS = {
     "settings": (read_settings, as_text, SETTINGS),
-    "slowdowns": (planting.read, as_json, {"t.py::a": 1e-6, "t.py::b": 2}),
 }
 
 

@@ -158,8 +158,6 @@ def test_what_a_stranger_has_written_is_text_and_stays_in_its_place(api, comment
     assert comment()[0] == 0
     [made] = api.comments.values()
     lines = made["body"].splitlines()
-    [command] = [line for line in lines if line.startswith("    ")]  # a block of code, in which nothing is active
-    lines.remove(command)
     body = "\n".join(lines)
     assert body.count(MARKER) == 1
     assert [line[:4] for line in lines if line.startswith("#")] == ["### "]
