@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.rows import fields, formatting, run_file, scatter
     from pytest_flashinfer_perf.rows.row import Row
     from pytest_flashinfer_perf.rows.run_file import Run
-    from pytest_flashinfer_perf.session import case_endings, processes, reports, setup, stash, time_limit
+    from pytest_flashinfer_perf.session import processes, reports, setup, stash, time_limit
     from pytest_flashinfer_perf.session.stash import SETTINGS
     from pytest_flashinfer_perf.settings import option as options
     from pytest_flashinfer_perf.settings import usage
@@ -64,7 +64,6 @@ __all__ = [
     "Target",
     "builds",
     "capability",
-    "case_endings",
     "cases",
     "check",
     "commands",
@@ -171,7 +170,6 @@ _MODULES = {
     "requirements": "machine.requirements",
     "garbage": "machine.garbage",
     "processes": "session.processes",
-    "case_endings": "session.case_endings",
     "time_limit": "session.time_limit",
     # A session.
     "stash": "session.stash",

@@ -42,14 +42,8 @@ def _routines(asked: str) -> int:
     if not found:
         raise UnknownRoutineError(asked, unknown(asked, sorted(routines)))
     shown = (line for routine in found for line in _described(routine, whole=bool(asked)))
-    show([*shown, *(() if asked else _names())])
+    show([*shown, *(() if asked else _titled("models", _models(found), indent=0))])
     return 0
-
-
-def _names() -> Iterator[str]:
-    for of_one in reversed(loading.manager().hook.pytest_perf_listed()):
-        for title, names in of_one.items():
-            yield from _titled(title, names, indent=0)
 
 
 def _described(routine: AnyRoutine, *, whole: bool) -> Iterator[str]:

@@ -94,30 +94,6 @@ def _hooks(config: pytest.Config) -> Any:
     return hooks
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Remove an older file of `--benchmark-json`, whether or not this session will have anything to write there.
-
-    What is no JSON was named by mistake and stays. So does a link, without what it leads to.
-    """
-    config = session.config
-    named = getattr(config.option, "benchmark_json", None)
-    runs_nothing = any(
-        getattr(config.option, name) for name in ("collectonly", "showfixtures", "show_fixtures_per_test")
-    )
-    if not named or runs_nothing or is_worker(config):
-        return
-    path = config.invocation_params.dir / named
-    try:
-        if path.is_file():
-            with path.open("rb") as file:
-                begins_as_json = file.read(1) in (b"{", b"")
-            if begins_as_json:
-                path.resolve().unlink()
-    except OSError as error:
-        raise pytest.UsageError(f"--benchmark-json: {error}") from error
-
-
 def pytest_collectstart(collector: pytest.Collector) -> None:
     """Load the extensions before a test file is imported that may use a marker of theirs."""
     is_late = isinstance(collector, pytest.Module) and not loading.is_done(collector.config.pluginmanager)

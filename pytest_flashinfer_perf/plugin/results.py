@@ -246,6 +246,9 @@ def verify(config: pytest.Config, settings: Settings) -> None:
     outputs["--benchmark-storage"] = here / folder / "any.json" if _saves(config) and "://" not in folder else None
     programs = [path for path in outputs.values() if path and path.suffix == ".py"]
     verify_outputs(outputs, [*_read(config, settings), *programs])
+    older = json_of(config)
+    if older is not None and older.is_file() and not config.option.collectonly:
+        older.resolve().unlink()  # so that nobody takes it for this run's
 
 
 def writes(config: pytest.Config) -> bool:

@@ -23,11 +23,11 @@ from pytest_flashinfer_perf.printing import say
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.formatting import last_lines
 from pytest_flashinfer_perf.rows.run_file import Run
-from pytest_flashinfer_perf.session import case_endings
 from pytest_flashinfer_perf.session.progress import EACH_S
 
 MODULE = ("-m", "pytest")
 PASSED, TESTS_FAILED = 0, 1
+TIMED_OUT = "Timeout ("  # of faulthandler's first word
 SUMMARY = "GITHUB_STEP_SUMMARY"  # a command writes it, not each of its processes
 
 
@@ -130,7 +130,7 @@ def _ended_by_sigterm() -> Iterator[Callable[[], None]]:
 
 def took_too_long(log: Path) -> bool:
     """Whether the process of this log was ended by the time limit of its cases."""
-    return case_endings.TIMED_OUT in log.read_text(encoding="utf-8", errors="replace")
+    return TIMED_OUT in log.read_text(encoding="utf-8", errors="replace")
 
 
 def end(log: Path, lines: int) -> str:

@@ -202,9 +202,7 @@ def parse_of(
     shared = {**{names: {"dest": "routine"} for names in naming_flags()}, **GENERAL}
     for names, how in shared.items():
         general.add_argument(*names, **how)
-    own = [f"--{name}" for name in {*accepted, *routine.params.ignores}]
-    spellings = [*(name for names in shared for name in names), *own]
-    known, rest = general.parse_known_args(flags.expanded(words, spellings))
+    known, rest = general.parse_known_args(words)
     if known.autotune and not routine.tunes_by_flag:  # one of the routine's own flags, if it has it
         rest = [*rest, "--autotune"]
     shape = Shape(flags.read(routine.params, translated(rest), accepted, [names[0] for names in shared]))
@@ -215,8 +213,8 @@ def parse_of(
 
 
 def name_in(words: list[str]) -> str:
-    """The routine of a line, parsed first, since the flags that can be abbreviated depend on it."""
-    named = flags.parser(shortened=True)
+    """The routine of a line, whose flags are read next."""
+    named = flags.parser()
     for names in naming_flags():
         named.add_argument(*names, dest="routine")
     known, rest = named.parse_known_args(words)

@@ -22,7 +22,8 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.api import Device, case_endings, processes, reports, stash
+from pytest_flashinfer_perf.api import Device, processes, reports, stash
+from pytest_flashinfer_perf.extensions.many import case_endings
 from pytest_flashinfer_perf.extensions.ranks import asked
 from pytest_flashinfer_perf.plugin.options import of_all
 
@@ -42,7 +43,7 @@ class End:
     outcome: str
     sentence: str
     at: float
-    ended: str | None = None  # a name of session/case_endings.py or machine/device_errors.py, where the process died
+    ended: str | None = None  # a name of many/case_endings.py or machine/device_errors.py, where the process died
     report: pytest.TestReport | None = None
     printed: str = ""
 

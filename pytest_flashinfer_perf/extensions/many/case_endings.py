@@ -10,6 +10,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest_flashinfer_perf
+from pytest_flashinfer_perf.api import processes
+
 TIMEOUT = "timeout"
 KILLED = "killed"
 EXITED = "exited"
@@ -17,7 +20,7 @@ EXITED = "exited"
 SOON_GONE = 2.0  # from its last byte to its end
 FATAL = {"Segmentation fault": "segfault", "Aborted": "abort"}
 PYTEST = f"{os.sep}_pytest{os.sep}"
-PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
+PACKAGE = f"{Path(pytest_flashinfer_perf.__file__).parent}{os.sep}"
 ROUTINES = f"{os.sep}routines{os.sep}"
 
 
@@ -43,16 +46,13 @@ def exit_code(process: int) -> int | None:
     return None
 
 
-TIMED_OUT = "Timeout ("  # of faulthandler's first word
-
-
 def of_death(words: str, limit: float, code: int | None) -> Death:
     """Describe a death by what faulthandler wrote while the process died, or else by the exit code."""
     # The thread that ran the case: the one that died, or the last.
     threads = re.split(r"^(?:Current thread|Thread) .*\n", words, flags=re.MULTILINE)
     current = re.search(r"^Current thread .*\n((?:  .*\n)*)", words, flags=re.MULTILINE)
     where = "\n".join(_frames((current[1] if current else threads[-1]).splitlines()))
-    if TIMED_OUT in words:
+    if processes.TIMED_OUT in words:
         return Death(TIMEOUT, f"no end within {limit:g} s (--perf-timeout), its process was ended", where)
     fatal = re.search(r"Fatal Python error: (.*)", words)
     if fatal:
