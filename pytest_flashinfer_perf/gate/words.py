@@ -202,7 +202,7 @@ def notes(judgement: Judgement) -> Iterator[str]:
         yield f"other libraries: {', '.join(changed)}"
     yield from assumed_noise(judgement)
     for glob in judgement.rules.thresholds.idle(row for judged in judgement.cases for row in judged.case.rows[:1]):
-        yield f"[thresholds] {glob!r} fits no case{_brackets(glob)}"
+        yield f"[thresholds] {glob!r} fits no case"
     yield from judgement.notes
 
 
@@ -222,12 +222,6 @@ def assumed_noise(judgement: Judgement) -> Iterator[str]:
 
 def _lacks_placements(rows: Sequence[Row]) -> bool:
     return any(len(placement_figures(row, "median")) < FEWEST_PLACEMENTS for row in rows)
-
-
-def _brackets(glob: str) -> str:
-    """For an id that was pasted: in a glob, brackets hold the letters of which one fits."""
-    escaped = glob.replace("[", "[[]")
-    return f": brackets are written as in {escaped!r}" if "[" in glob and "[[]" not in glob else ""
 
 
 # All of it in a terminal, as plain text of its width, the worst first.

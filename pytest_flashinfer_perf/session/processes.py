@@ -128,11 +128,6 @@ def _ended_by_sigterm() -> Iterator[Callable[[], None]]:
         signal.signal(signal.SIGTERM, before)
 
 
-def took_too_long(log: Path) -> bool:
-    """Whether the process of this log was ended by the time limit of its cases."""
-    return TIMED_OUT in log.read_text(encoding="utf-8", errors="replace")
-
-
 def end(log: Path, lines: int) -> str:
     return last_lines(log.read_text(encoding="utf-8", errors="replace"), lines)
 

@@ -132,14 +132,6 @@ def turn_of_all(config: pytest.Config, names: Iterable[str]) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def alone_before_tests(config: pytest.Config, device: Device) -> Iterator[None]:
-    """Have the device while tests are collected, for what is measured then, with nothing of this session beside it."""
-    benchmark_rows.wait_for_machine_facts(config)
-    with turn_of_all(config, [device.uuid] if device.uuid else []):
-        yield
-
-
 class Gatherer:
     """In the main process: adds rows to pytest-benchmark's that it has not measured itself."""
 

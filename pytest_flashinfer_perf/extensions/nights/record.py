@@ -17,9 +17,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pytest_flashinfer_perf.api import Row, Run, fields, file_io, formatting, run_file, scatter
+from pytest_flashinfer_perf.api import Row, Run, fields, file_io, formatting, run_file, scatter, series
 from pytest_flashinfer_perf.extensions.nights.levels import Floats
-from pytest_flashinfer_perf.gate import series
 
 SCHEMA, SUFFIX = 1, ".jsonl"
 LEAST_US, MOST = 1e-6, 1e15

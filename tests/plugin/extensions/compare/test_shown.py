@@ -279,18 +279,6 @@ def test_a_reader_that_closes_the_pipe_changes_neither_files_nor_exit_code(tmp_p
     assert len(json.loads((tmp_path / "v").read_text())["cases"]) == 1000
 
 
-def test_an_id_with_brackets_is_told_how_a_glob_has_them(files, capsys):
-    one = {**plain(), "name": "test_g[1]", "fullname": "t.py::test_g[1]"}
-    saved(files / "base.json", one)
-    saved(files / "b.json", one, when="2026-11-20T13:00:00+00:00")
-    settings = '[thresholds]\n"t.py::test_g[1]" = { slower = "2%" }\n"t[[]1]" = { slower = "2%" }\n'
-    (files / "flashinfer-perf.toml").write_text(settings)
-    compare("--head", "b.json")
-    said = " ".join(capsys.readouterr().out.split())
-    assert "'t.py::test_g[1]' fits no case: brackets are written as in 't.py::test_g[[]1]'" in said
-    assert re.search(r"'t\[\[\]1\]' fits no case(?!:)", said)
-
-
 @pytest.mark.usefixtures("files")
 def test_a_fault_of_this_package_is_no_verdict(monkeypatch, capsys):
     monkeypatch.setattr("textwrap.wrap", lambda *_, **__: 1 // 0)
