@@ -1,4 +1,5 @@
-# make bench: measure here and print the table.
+# make bench: measure here and print tables: the smallest shapes of all routines on a GPU, and ten cases of half a minute,
+# with the gate at work, where there is none. make bench-smoke: the former anywhere, minutes on a CPU.
 # make test: lint, types and the plugin's own tests, which need neither a clock nor a network: make lint, make test-gate,
 # make test-plugin. The same examples are tried each time.
 # make test-more: what is about clocks, load, limits, races, browsers, pip or a network, and properties by new examples.
@@ -23,22 +24,21 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no
 GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 
 ifeq ($(GPU),0)
-BENCH_NEEDS := -c constraints-cpu.txt -e '.[bench]'
+BENCH_NEEDS := -c constraints-cpu.txt -e '.[bench,report]'
 TEST_NEEDS := -c constraints-cpu.txt -e '.[dev,trace]' flashinfer-python
 TORCH_IS_RIGHT := True
 BENCH_OPTIONS := --perf-iters=10
 else
-BENCH_NEEDS := -e '.[gpu]'
+BENCH_NEEDS := -e '.[gpu,report]'
 TEST_NEEDS := -e '.[gpu,dev,trace]'
 TORCH_IS_RIGHT := torch.version.cuda or sys.exit("this machine has a GPU and torch " + torch.__version__ + " no CUDA: remove $(VENV)")
 endif
 
-# A test that takes two minutes shows where it is, and after five its process ends: of five minutes of which others have
-# half, it had half (tests/plugin/support/fair_timeout.py). A worker that ends is not replaced: the run ends with what
-# the others have in hand. What even so does not end is interrupted.
+# A test that takes two minutes shows where it is, and after ten its process ends. A worker that ends is not replaced:
+# the run ends with what the others have in hand. What even so does not end is interrupted.
 TESTS ?= tests/plugin
 LIMITED := timeout --foreground --signal=INT --kill-after=30 7200
-OPTIONS := -W error --durations=25 -o faulthandler_timeout=120 --timeout=300 --timeout-method=thread
+OPTIONS := -W error --durations=25 -o faulthandler_timeout=120 --timeout=600 --timeout-method=thread
 SAME := --hypothesis-profile=ci -m 'not more'
 PYTEST := $(LIMITED) $(BIN)/python -m pytest $(OPTIONS)
 
@@ -64,15 +64,24 @@ ON_CORE := $(LIMITED) $(abspath $(BIN))/python -m pytest
 # The extra `docs` alone, without the project, which would want torch.
 DOCS := sed -n '/^docs = \[/,/^]/s/^  "\(.*\)",$$/\1/p' pyproject.toml
 
-.PHONY: ready bench consumers docs test test-more lint test-gate test-plugin test-core test-avx2 test-lowest clean
+.PHONY: ready bench bench-smoke consumers docs test test-more lint test-gate test-plugin test-core test-avx2 test-lowest clean
 
 ready: $(VENV)/test-is-ready $(VENV)/bench-is-ready $(VENV)/docs-is-ready
 
+ifeq ($(GPU),0)
 bench: $(VENV)/bench-is-ready
+	@$(BIN)/python -W ignore tools/first_screen.py $(RESULTS)/first
+else
+bench: bench-smoke
+endif
+
+bench-smoke: $(VENV)/bench-is-ready
 	@mkdir -p $(RESULTS)
-	@test $(GPU) != 0 || echo "no NVIDIA driver here: the torch backend on the CPU, ten calls each by the wall clock"
 	$(BIN)/flashinfer-perf bench --perf-suite=smoke $(BENCH_OPTIONS) --benchmark-json=$(RESULTS)/smoke.json
-	@echo "wrote $(RESULTS)/smoke.json: $(BIN)/pytest-benchmark compare $(RESULTS)/smoke.json"
+	@echo "go on with:"
+	@echo "  $(BIN)/flashinfer-perf report $(RESULTS)/smoke.json -o report.html"
+	@echo "  $(BIN)/flashinfer-perf doctor"
+	@echo "  $(BIN)/pytest test_my_kernel.py    a kernel of your own, as in README"
 
 consumers: $(VENV)/test-is-ready
 	$(LIMITED) $(BIN)/python tests/acceptance/consumers.py

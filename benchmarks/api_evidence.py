@@ -19,7 +19,7 @@ from typing import Any
 from planted_faults import FAULTS, missed
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.extensions.apis.known import all_apis
+from pytest_flashinfer_perf.extensions.apis.lookup import all_apis
 from pytest_flashinfer_perf.extensions.apis.routine import ApiRoutine
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.plugin import lines

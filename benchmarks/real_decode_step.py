@@ -25,12 +25,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pytest_flashinfer_perf.extensions.apis.known import all_apis
+from pytest_flashinfer_perf.extensions.apis.lookup import all_apis
 from pytest_flashinfer_perf.extensions.models import budget
 from pytest_flashinfer_perf.extensions.models import deployment as steps
 from pytest_flashinfer_perf.extensions.models import plan as plans
 from pytest_flashinfer_perf.extensions.models.budget import Budget
-from pytest_flashinfer_perf.extensions.ranks.asked import NO_MULTICAST
+from pytest_flashinfer_perf.extensions.ranks.rank_environment import NO_MULTICAST
 from pytest_flashinfer_perf.extensions.reports import story
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import MmBf16Inputs

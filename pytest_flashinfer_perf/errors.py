@@ -57,10 +57,10 @@ def missing_libraries_named() -> Iterator[None]:
 LONGEST = 80  # of what is shown of it
 
 
-def unknown(name: str, known: Iterable[str]) -> str:
+def unknown(name: str, names: Iterable[str]) -> str:
     """Suggest the closest known name, and list all of them in the given order."""
-    names = list(known)
+    all_names = list(names)
     name = name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    close = difflib.get_close_matches(name, all_names, n=1, cutoff=0.4)
     hint = f"did you mean {close[0]}? " if close else ""
-    return f"unknown name {name!r}, {hint}known are {', '.join(names)}"
+    return f"unknown name {name!r}, {hint}known are {', '.join(all_names)}"

@@ -81,11 +81,11 @@ def write_whole(path: Path, text: str) -> None:
         with _naming(path), open(place, "w", encoding="utf-8", errors="backslashreplace") as there:  # noqa: PTH123 - or a descriptor
             there.write(text)
         return
-    with _new_beside(path) as made, _naming(path):
-        made.write(text)
-        made.close()
-        Path(made.name).chmod(0o666 & ~_umask())
-        Path(made.name).replace(_target(path))
+    with _new_beside(path) as new_file, _naming(path):
+        new_file.write(text)
+        new_file.close()
+        Path(new_file.name).chmod(0o666 & ~_umask())
+        Path(new_file.name).replace(_target(path))
 
 
 def append_whole(path: Path, text: str) -> None:
@@ -152,15 +152,15 @@ def _new_beside(path: Path) -> Iterator[IO[str]]:
     with _naming(path):
         folder = _target(path).parent
         folder.mkdir(parents=True, exist_ok=True)
-        made = tempfile.NamedTemporaryFile(  # noqa: SIM115 - closed below
+        new_file = tempfile.NamedTemporaryFile(  # noqa: SIM115 - closed below
             "w", dir=folder, delete=False, newline="", encoding="utf-8", errors="backslashreplace"
         )
     try:
-        yield made
+        yield new_file
     finally:
         with suppress(OSError):  # to close it writes what the disk had no room for
-            made.close()
-        Path(made.name).unlink(missing_ok=True)
+            new_file.close()
+        Path(new_file.name).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -77,11 +77,11 @@ def manager() -> pytest.PytestPluginManager:
 
 def options(manager: pytest.PytestPluginManager) -> dict[str, list[Option]]:
     """Those of all extensions, by the question that they answer."""
-    found: dict[str, list[Option]] = {}
+    by_question: dict[str, list[Option]] = {}
     for of_one in reversed(manager.hook.pytest_perf_options()):
         for question, declared in of_one.items():
-            found.setdefault(question, []).extend(declared)
-    return found
+            by_question.setdefault(question, []).extend(declared)
+    return by_question
 
 
 def markers(manager: pytest.PytestPluginManager) -> list[str]:
@@ -96,7 +96,7 @@ def joined(answers: Sequence[Iterable[T]]) -> Iterator[T]:
 # Whether a session asks for them.
 
 
-def is_asked(config: pytest.Config) -> bool:
+def are_needed(config: pytest.Config) -> bool:
     """Whether its command line, which workers of xdist have too, or its settings speak of us or want an explanation."""
     words = [*config.invocation_params.args, *shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), *_of_ini(config)]
     return any(OURS in word or word in HELPING for word in map(str, words)) or any(map(_may_be_data, words))

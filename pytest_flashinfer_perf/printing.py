@@ -24,7 +24,7 @@ class Terminal(Protocol):
 
 def safe(text: str) -> str:
     """The text as one line that is safe to print, with what cannot be printed as Python's escapes."""
-    visible = UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    visible = UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
     return COMMAND.sub(r"\\", visible)
 
 

@@ -26,14 +26,14 @@ def params_of(params: type[P]) -> st.SearchStrategy[P]:
 
 def strategies_for(routine: str | AnyRoutine, **fixed: Value) -> st.SearchStrategy[Any]:
     """Valid Params of a routine from small to large, often at the edges of tiles; fields may be fixed."""
-    found = routine_named(routine, all_routines()) if isinstance(routine, str) else routine
-    return _drawn(found.params, _sizes, fixed)
+    declared = routine_named(routine, all_routines()) if isinstance(routine, str) else routine
+    return _drawn(declared.params, _sizes, fixed)
 
 
 def _drawn(params: type[P], values: Callable[[Field], Values], fixed: Mapping[str, Value]) -> st.SearchStrategy[P]:
     fields = {f.name: st.just(fixed[f.name]) if f.name in fixed else values(f) for f in fields_of(params)}
-    made = st.fixed_dictionaries(fields).map(lambda drawn: _valid(params, {**params.fitted(drawn), **fixed}))
-    return cast("st.SearchStrategy[P]", made.filter(bool))
+    instances = st.fixed_dictionaries(fields).map(lambda drawn: _valid(params, {**params.fitted(drawn), **fixed}))
+    return cast("st.SearchStrategy[P]", instances.filter(bool))
 
 
 def _small(field: Field) -> Values:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 from unittest import mock
-
-import pytest
 
 from pytest_flashinfer_perf import cli, loading
 from pytest_flashinfer_perf.cli.commands import all_commands
@@ -19,58 +16,43 @@ from pytest_flashinfer_perf.plugin import options
 
 INTRODUCTION = """# Options, commands, markers
 
-Written by `tools/options_page.py` from the declarations in `plugin/options.py` and `cli/`; a test keeps it
-true. Which of them answers which question is in [the index](README.md#options-by-task). `flashinfer-perf COMMAND
---help` shows each command's own options with an example.
+```sh
+flashinfer-perf options     # those of pytest; each command has its own, with an example: flashinfer-perf COMMAND --help
+```
+
+[Options by task](README.md#options-by-task). This page is written by `tools/options_page.py` from the declarations.
 """
 
 
 Setting = tuple[Sequence[str], Mapping[str, Any]]
 
 
-class Declarations:
-    """Takes what the plugin declares to pytest's parser, which keeps such a list to itself."""
+class IniSettings:
+    """Takes what extensions declare to pytest's parser of its ini file, which keeps such a list to itself."""
 
     def __init__(self) -> None:
-        self.groups: dict[str, Declarations] = {}
         self.settings: list[Setting] = []
-
-    def getgroup(self, name: str, description: str = "") -> Declarations:
-        return self.groups.setdefault(description or name, Declarations())
-
-    def addoption(self, *names: str, **attributes: Any) -> None:
-        if attributes.get("help") != argparse.SUPPRESS:
-            self.settings.append((names, attributes))
 
     def addini(self, name: str, text: str, **_: Any) -> None:
         self.settings.append(((name,), {"help": text}))
 
 
-def declared() -> Declarations:
-    found = Declarations()
-    options.add_own(cast("pytest.Parser", found))
-    options.add(cast("pytest.Parser", found), loading.options(loading.manager()))
-    loading.manager().hook.pytest_addoption.call_historic(kwargs={"parser": found, "pluginmanager": None})
-    return found
+def ini_settings() -> Sequence[Setting]:
+    parser = IniSettings()
+    loading.manager().hook.pytest_addoption.call_historic(kwargs={"parser": parser, "pluginmanager": None})
+    return parser.settings
 
 
 def spelled(names: Sequence[str], attributes: Mapping[str, Any]) -> str:
     """The option with what it takes, as `--help` shows it."""
     metavar = attributes.get("metavar") or "|".join(map(str, attributes.get("choices", ())))
     value = f"={metavar}" if metavar else ""
-    return ", ".join(f"`{name}{value}`" for name in names).replace("|", "\\|")
+    return ", ".join(f"`{name}{value}`" for name in names)
 
 
-def sentence(attributes: Mapping[str, Any]) -> str:
-    return str(attributes["help"] % attributes).replace("|", "\\|")
-
-
-def table(title: str, settings: Iterable[Setting]) -> Iterator[str]:
+def section(title: str, settings: Iterable[tuple[str, str]]) -> Iterator[str]:
     yield f"\n## {title}\n"
-    yield "| option | what it does |"
-    yield "|---|---|"
-    for names, attributes in settings:
-        yield f"| {spelled(names, attributes)} | {sentence(attributes)} |"
+    yield from (f"* {name}: {text}" for name, text in settings)
 
 
 def commands() -> dict[str, str]:
@@ -79,23 +61,20 @@ def commands() -> dict[str, str]:
     wide = mock.patch.dict(os.environ, COLUMNS="400")
     with wide, contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
         cli.main(["--help"])
-    found = dict(re.findall(r"^ {2}([\w-]+)\s+(\S.*)$", shown.getvalue(), re.MULTILINE))
-    return {name: found[name] for name in (*cli.OF_PYTEST, *all_commands())}
+    lines = dict(re.findall(r"^ {2}([\w-]+)\s+(\S.*)$", shown.getvalue(), re.MULTILINE))
+    return {name: lines[name] for name in (*cli.OF_PYTEST, *all_commands())}
 
 
 def lines() -> Iterator[str]:
-    found = declared()
     yield INTRODUCTION.rstrip()
-    for title, group in found.groups.items():
-        if group.settings:
-            yield from table(title.replace("FlashInfer performance: ", "pytest: "), group.settings)
-    yield "\n## pytest's ini file\n\n| setting | what it does |\n|---|---|"
-    yield from (f"| `{names[0]}` | {attributes['help']} |" for names, attributes in found.settings)
-    yield "\n## flashinfer-perf\n\n| command | what it does |\n|---|---|"
-    yield from (f"| `flashinfer-perf {name}` | {text} |" for name, text in commands().items())
+    for question, declared in options.by_question(loading.manager()).items():
+        explained = [(spelled((one.name,), one.keywords), one.keywords["help"] % one.keywords) for one in declared]
+        yield from section(f"pytest: {question}", explained)
+    yield from section("pytest's ini file", [(f"`{names[0]}`", keywords["help"]) for names, keywords in ini_settings()])
+    yield from section("flashinfer-perf", [(f"`{name}`", text) for name, text in commands().items()])
     every_marker = (*options.MARKERS, *loading.markers(loading.manager()))
-    yield "\n## Markers\n\n| marker | what it does |\n|---|---|"
-    yield from (f"| `{name}` | {text} |" for name, _, text in (marker.partition(": ") for marker in every_marker))
+    split = [marker.partition(": ") for marker in every_marker]
+    yield from section("Markers", [(f"`{name}`", text) for name, _, text in split])
 
 
 if __name__ == "__main__":

@@ -52,10 +52,10 @@ def schema() -> dict[str, Any]:
 
 
 def tune_report() -> dict[str, Any]:
-    from pytest_flashinfer_perf.extensions.tuner import found
-    from pytest_flashinfer_perf.extensions.tuner.found import Report
+    from pytest_flashinfer_perf.extensions.tuner import results
+    from pytest_flashinfer_perf.extensions.tuner.results import Report
 
-    return {"$schema": DIALECT, "title": found.FORMAT, **of_dataclass(Report)}
+    return {"$schema": DIALECT, "title": results.FORMAT, **of_dataclass(Report)}
 
 
 def of_type(kind: Any) -> dict[str, Any]:
@@ -88,19 +88,10 @@ COMPOUND: dict[Any, Callable[[Any], dict[str, Any]]] = {
 
 def table() -> Iterator[str]:
     for title, known in tables():
-        yield f"### {title}\n\n| field | type | meaning |\n|---|---|---|\n"
+        yield f"### {title}\n\n| field | meaning |\n|---|---|\n"
         for name, kind in known.items():
-            described = of_type(kind)
-            yield f"| `{name}` | {in_words(described)} | {described['description']} |\n"
+            yield f"| `{name}` | {of_type(kind)['description']} |\n"
         yield "\n"
-
-
-def in_words(described: Mapping[str, Any]) -> str:
-    if "anyOf" in described:
-        return " or ".join(map(in_words, described["anyOf"]))
-    if "enum" in described:
-        return ", ".join(f"`{value}`" for value in described["enum"])
-    return f"list of {in_words(described['items'])}s" if described["type"] == "array" else described["type"]
 
 
 def page(text: str) -> str:

@@ -27,17 +27,16 @@ GPUS = {
     (10, 7): "Rubin",
     (12, 0): "RTX 5090",
 }
-MEASURED_ON = (9, 0)
-INTRODUCTION = """# Support matrix
+INTRODUCTION = """# Which backend runs where
 
-Written by `tools/support_matrix.py` with FlashInfer {version} installed; a test keeps it true.
+```sh
+flashinfer-perf doctor     # the same for this machine, with what is missing
+```
 
-x: the backend runs on this GPU by FlashInfer's decorators, or by our table in `capability.py` where there is none. A
-shape may still be refused, with a sentence. A number: so many cases of it were measured on an H200
-([evidence](../evidence/README.md)), each checked before and after. Where there is no number, no GPU has run it for this
-project: its call is bound to the signature of the installed library. `torch`, the reference, runs anywhere.
-
-FlashInfer's other APIs: [`flashinfer-perf list --api`](apis.md).
+By FlashInfer's decorators, or by our table in `capability.py` where there is none; a shape may still be refused. In
+brackets: so many cases were measured on an H200 ([evidence](../evidence/README.md)), each checked before and after.
+Without a number no GPU has run it for this project. `torch`, the reference, runs anywhere. FlashInfer's other APIs:
+[`flashinfer-perf list --api`](apis.md). Written by `tools/support_matrix.py` with FlashInfer {version} installed.
 """
 ROUTINE = re.compile(r"([\w.:]+) on cuda:\d+ NVIDIA H200:")
 ROW = re.compile(r"[* ] (\S+)(?: \(\S+\))? +[\d.]+ [mu]?s +[\d.]+%")
@@ -69,27 +68,32 @@ def rows(page: str) -> Iterator[tuple[str, str]]:
 
 def lines() -> Iterator[str]:
     yield INTRODUCTION.format(version=version("flashinfer-python"))
-    yield f"| routine | backend | {' | '.join(GPUS.values())} |"
-    yield "|---" * (2 + len(GPUS)) + "|"
+    yield f"All are {', '.join(GPUS.values())}.\n"
+    yield "| routine | GPUs | backends |"
+    yield "|---|---|---|"
     seen = measured()
     for routine in sorted(all_routines().values(), key=lambda r: (r.family, r.name)):
         yield from routine_lines(routine, seen)
 
 
 def routine_lines(routine: AnyRoutine, seen: Seen) -> Iterator[str]:
-    named = f"`{routine.name}`"
+    """A line for those of its backends that run on the same GPUs."""
+    backends: dict[str, list[str]] = {}
     for backend in routine.backends.values():
         if backend.api:
-            cells = cells_of(backend, seen[routine.name, backend.name])
-            yield f"| {named} | {backend.name} | {' | '.join(cells)} |"
-            named = ""
+            cases = seen[routine.name, backend.name]
+            backends.setdefault(where(backend), []).append(f"{backend.name} ({cases})" if cases else backend.name)
+    first = f"`{routine.name}`"
+    for gpus, names in backends.items():
+        yield f"| {first} | {gpus} | {', '.join(names)} |"
+        first = ""
 
 
-def cells_of(backend: Backend[Any, Any], cases: int) -> Iterator[str]:
-    where = capability.hardware(backend.runs_as, backend.api)
-    for at, name in GPUS.items():
-        runs = where(Device(torch.device("cuda", 0), name, at, "", 0, 0)) is None
-        yield str(cases) if at == MEASURED_ON and cases else "x" if runs else "-"
+def where(backend: Backend[Any, Any]) -> str:
+    obstacle = capability.hardware(backend.runs_as, backend.api)
+    runs = [name for at, name in GPUS.items() if obstacle(Device(torch.device("cuda", 0), name, at, "", 0, 0)) is None]
+    rest = [name for name in GPUS.values() if name not in runs]
+    return f"all but {', '.join(rest)}" if 0 < len(rest) < len(runs) else ", ".join(runs) if rest else "all"
 
 
 if __name__ == "__main__":

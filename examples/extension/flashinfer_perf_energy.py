@@ -22,6 +22,7 @@ from pytest_flashinfer_perf import api
 KIND = ".shapes"
 WATTS = api.option(
     "--perf-watts",
+    daily=True,  # or `flashinfer-perf options` alone shows it
     metavar="W",
     type=api.Bound("a number of watts above 0", lambda watts: 0 < watts < float("inf"), float),
     help="Add to each row the energy of a call on a board that draws so many watts. Default: do not.",

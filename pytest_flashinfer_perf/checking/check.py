@@ -136,11 +136,11 @@ def compare(
         return Check("", NOTHING, NOTHING, 1.0)
     allowed = tolerance or BY_DTYPE.get(actual.dtype, EXACT)
     got, want = _alike(actual, expected)
-    same, known = got == want, want.isfinite()
+    same, finite = got == want, want.isfinite()
     apart = got - want
     error = (apart.double() if _is_integral(apart) else apart).abs().masked_fill_(same, 0.0)
-    size = _row_rms(want, known)
-    solid, bare = _solid(want, known), _solid(got, known)
+    size = _row_rms(want, finite)
+    solid, bare = _solid(want, finite), _solid(got, finite)
     bound = allowed.atol * size + allowed.rtol * solid.abs() + allowed.absolute
     matches = error <= bound
     rule = (
@@ -151,11 +151,11 @@ def compare(
     where = locate or partial(index, shape=actual.shape)
     relative = error / size.clamp_min(1e-30)
     matched = matches.double().mean().item()
-    found = Check(rule, _worst(error, got, want, where), _worst(relative, got, want, where), matched)
+    result = Check(rule, _worst(error, got, want, where), _worst(relative, got, want, where), matched)
     if not rule:
-        return found
-    seen = mismatch.Observed(got, bare, solid, bound, relative, ~matches)
-    return replace(found, report=mismatch.report(seen, poisoned=poisoned))
+        return result
+    outputs = mismatch.Observed(got, bare, solid, bound, relative, ~matches)
+    return replace(result, report=mismatch.report(outputs, poisoned=poisoned))
 
 
 def _alike(actual: Tensor, expected: Tensor) -> tuple[Tensor, Tensor]:
@@ -176,28 +176,28 @@ def _is_integral(values: Tensor) -> bool:
     return not (values.is_floating_point() or values.is_complex())
 
 
-def _solid(values: Tensor, known: Tensor) -> Tensor:
+def _solid(values: Tensor, finite: Tensor) -> Tensor:
     """The values with zeros where the reference is not finite."""
     kept = values.double() if _is_integral(values) else values
-    return kept if bool(known.all()) else kept.masked_fill(~known, 0.0)
+    return kept if bool(finite.all()) else kept.masked_fill(~finite, 0.0)
 
 
 def _worst(error: Tensor, got: Tensor, want: Tensor, where: Locate) -> Worst:
     at = int(error.nan_to_num(nan=math.inf).argmax())
-    seen, actual, expected = (t.flatten()[at].item() for t in (error, got, want))
-    return Worst(seen, where(at), actual, expected)
+    error_there, actual, expected = (t.flatten()[at].item() for t in (error, got, want))
+    return Worst(error_there, where(at), actual, expected)
 
 
 NARROW, FLOOR = 16, 0.25
 
 
-def _row_rms(want: Tensor, known: Tensor) -> Tensor:
+def _row_rms(want: Tensor, finite: Tensor) -> Tensor:
     """The rms of each row; for narrow rows, which may hold small elements only, at least FLOOR times the output's."""
-    squares = _solid(want, known).abs().square()
-    overall = (squares.sum() / known.sum().clamp_min(1)).sqrt()
+    squares = _solid(want, finite).abs().square()
+    overall = (squares.sum() / finite.sum().clamp_min(1)).sqrt()
     if want.dim() < 2:
         return overall
-    rows = (squares.sum(-1, keepdim=True) / known.sum(-1, keepdim=True).clamp_min(1)).sqrt()
+    rows = (squares.sum(-1, keepdim=True) / finite.sum(-1, keepdim=True).clamp_min(1)).sqrt()
     return rows.maximum(FLOOR * overall) if want.shape[-1] < NARROW else rows
 
 

@@ -27,28 +27,30 @@ class Observed(NamedTuple):
     wrong: Tensor
 
 
-def report(seen: Observed, *, poisoned: bool) -> tuple[str, ...]:
+def report(outputs: Observed, *, poisoned: bool) -> tuple[str, ...]:
     """Lines about the differences. NaN in an output that was `poisoned` may be elements that the call did not write."""
-    flat = seen.relative.flatten()
-    taken = flat[:: -(-len(flat) // SORTED_AT_MOST)].nan_to_num(nan=torch.inf).sort().values
-    shares = (f"{100 * q:g} %: {taken[round(q * (len(taken) - 1))]:.3g}" for q in PERCENTILES)
-    size, nan, infinite = seen.output.numel(), int(seen.output.isnan().sum()), int(seen.output.isinf().sum())
+    flat = outputs.relative.flatten()
+    sample = flat[:: -(-len(flat) // SORTED_AT_MOST)].nan_to_num(nan=torch.inf).sort().values
+    shares = (f"{100 * q:g} %: {sample[round(q * (len(sample) - 1))]:.3g}" for q in PERCENTILES)
+    size, nan, infinite = outputs.output.numel(), int(outputs.output.isnan().sum()), int(outputs.output.isinf().sum())
     number = f"{nan} NaN, {infinite} infinite of {size} element{'s' * (size != 1)}"
     try:
-        found = next(_explanations(seen, poisoned=poisoned), "no scale, transposition, shift or region explains it")
+        explanation = next(
+            _explanations(outputs, poisoned=poisoned), "no scale, transposition, shift or region explains it"
+        )
     except torch.OutOfMemoryError:
-        found = "not explained: out of memory while looking for an explanation"
-    return f"errors in units of their row's rms, {', '.join(shares)}", number, found
+        explanation = "not explained: out of memory while looking for an explanation"
+    return f"errors in units of their row's rms, {', '.join(shares)}", number, explanation
 
 
-def _explanations(seen: Observed, *, poisoned: bool) -> Iterator[str]:
-    got, want, bound = seen.got, seen.want, seen.bound
+def _explanations(outputs: Observed, *, poisoned: bool) -> Iterator[str]:
+    got, want, bound = outputs.got, outputs.want, outputs.bound
 
     def share(guess: Tensor, at_most: Tensor = bound) -> float:
         return ((got - guess).abs() <= at_most).double().mean().item()
 
-    yield from _region(seen, poisoned=poisoned)
-    if seen.wrong.double().mean().item() <= 1 - EXPLAINS:
+    yield from _region(outputs, poisoned=poisoned)
+    if outputs.wrong.double().mean().item() <= 1 - EXPLAINS:
         yield "only a few elements are wrong: no scale, transposition or shift explains it"
     factor = common_factor(got, want)
     if math.isfinite(factor) and f"{factor:.5g}" != "1" and share(factor * want, abs(factor) * bound) >= EXPLAINS:
@@ -72,22 +74,22 @@ def _is_shifted(got: Tensor, want: Tensor, bound: Tensor, dim: int, by: int) -> 
     return ((here - there).abs() <= allowed).double().mean().item() >= EXPLAINS
 
 
-def _region(seen: Observed, *, poisoned: bool) -> Iterator[str]:
+def _region(outputs: Observed, *, poisoned: bool) -> Iterator[str]:
     """Whether all wrong elements are zero, or all are NaN, with which outputs are filled before the call."""
     nan = "NaN, as before the call: it was not written" if poisoned else "NaN"
-    for name, strange in (("zero", seen.output == 0), (nan, seen.output.isnan())):
-        if bool(seen.wrong.any()) and bool(strange[seen.wrong].all()):
-            yield f"explained by a region, {_box(seen.wrong)}, that is {name}"
+    for name, holds in (("zero", outputs.output == 0), (nan, outputs.output.isnan())):
+        if bool(outputs.wrong.any()) and bool(holds[outputs.wrong].all()):
+            yield f"explained by a region, {_box(outputs.wrong)}, that is {name}"
 
 
 def _box(wrong: Tensor) -> str:
     """The smallest slice that holds all wrong elements."""
-    held = []
+    slices = []
     for dim, size in enumerate(wrong.shape):
-        seen = wrong.movedim(dim, 0).reshape(size, -1).any(1).nonzero()
-        start, stop = int(seen[0]), int(seen[-1]) + 1
-        held.append(":" if (start, stop) == (0, size) else f"{start}:{stop}")
-    return f"[{', '.join(held)}]"
+        indices = wrong.movedim(dim, 0).reshape(size, -1).any(1).nonzero()
+        start, stop = int(indices[0]), int(indices[-1]) + 1
+        slices.append(":" if (start, stop) == (0, size) else f"{start}:{stop}")
+    return f"[{', '.join(slices)}]"
 
 
 def common_factor(got: Tensor, want: Tensor) -> float:

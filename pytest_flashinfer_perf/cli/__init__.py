@@ -50,12 +50,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     installed = metadata.version("pytest-flashinfer-perf")
     parser.add_argument("--version", action="version", version=f"pytest-flashinfer-perf {installed}")
-    known = parser.add_subparsers(metavar="COMMAND", required=True)
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     suite = (
-        "Run the performance suite, from a checkout or a wheel. All arguments are passed to pytest; `pytest --help` "
-        "explains those that begin with --perf. Exits with pytest's code, and with 5 if every case was skipped."
+        "Run the performance suite, from a checkout or a wheel. All arguments are passed to pytest; "
+        "`flashinfer-perf options` explains those that begin with --perf. "
+        "Exits with pytest's code, and with 5 if every case was skipped."
     )
-    known.add_parser(
+    subparsers.add_parser(
         BENCH.name,
         usage=BENCH_USAGE,
         description=commands.filled(suite),
@@ -63,14 +64,14 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     for command in commands.all_commands().values():
-        known.add_parser(command.name, add_help=False)
+        subparsers.add_parser(command.name, add_help=False)
     return parser
 
 
-def _grouped(known: Sequence[Command]) -> Iterator[str]:
+def _grouped(all_commands: Sequence[Command]) -> Iterator[str]:
     for group in GROUPS:
         yield f"{group}:"
-        for one in known:
+        for one in all_commands:
             if one.group == group:
                 begin, width = f"  {one.name:<12} ", shutil.get_terminal_size().columns - 2
                 yield textwrap.fill(one.help, width, initial_indent=begin, subsequent_indent=" " * len(begin))

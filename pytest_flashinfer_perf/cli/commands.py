@@ -25,6 +25,11 @@ OWN = (
         "List routines with their backends, tiers, models and flags.",
         "pytest_flashinfer_perf.cli.list_command:main",
     ),
+    Command(
+        "options",
+        "Show pytest's options of this package, all or those with a word.",
+        "pytest_flashinfer_perf.cli.options_command:main",
+    ),
 )
 
 
@@ -54,6 +59,13 @@ def main(name: str, arguments: Sequence[str]) -> int:
         return FlashinferPerfError.exit_code
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Leaves examples as they are, and keeps names of options whole, as pytest does."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
+
+
 def filled(text: str, behind: str = "") -> str:
     """The text in lines of the terminal's width, as it stands `behind` something; examples stay as they are."""
     width, indent = shutil.get_terminal_size().columns - 2 - len(behind), "  " * bool(behind)
@@ -67,7 +79,7 @@ def parser_of(command: str, description: str, example: str, usage: str = "") -> 
         usage=filled(f"flashinfer-perf {command} {usage}", "usage: ") if usage else None,
         description=filled(description),
         epilog=example,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
 
 

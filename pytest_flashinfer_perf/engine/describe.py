@@ -42,6 +42,7 @@ REMEDY_FOR_LAUNCHES = "--perf-cuda-graph=on replays them without the host"
 def of_case(case: Case, result: CaseResult, peaks_choice: PeaksChoice) -> Row:
     row = of_measurement(case.identity.on(result.measurement.device), result.measurement, result.cost, peaks_choice)
     setup = Setup(
+        tier=case.tier,
         resolved_backend=result.resolved,
         autotuned=case.autotunes,
         autotune_cache=case.autotune_cache if case.backend.tunes else None,

@@ -115,7 +115,7 @@ class BenchGpuTime:
         with read_together(timed.completed):
             spans = self._spans(timed.with_time_noted(work), work, count, warmup)
         busy = timed.busy(spans) or itertools.repeat(None)
-        return [CallTime(seconds, known) for seconds, known in zip(spans, busy, strict=False)]
+        return [CallTime(seconds, busy_seconds) for seconds, busy_seconds in zip(spans, busy, strict=False)]
 
     def now(self) -> float:
         return time.perf_counter()
@@ -180,8 +180,8 @@ def _explained_errors() -> Iterator[None]:
     except Exception as error:
         if not tracebacks.raised_by_instrument(error):
             raise
-        known = next((sentence for words, sentence in NO_SUCH_CALL.items() if words in str(error)), None)
-        raise InstrumentError(known or f"bench_gpu_time: {in_one_line(error)}") from None
+        explanation = next((sentence for words, sentence in NO_SUCH_CALL.items() if words in str(error)), None)
+        raise InstrumentError(explanation or f"bench_gpu_time: {in_one_line(error)}") from None
 
 
 def _cupti(_device: Device) -> str | None:

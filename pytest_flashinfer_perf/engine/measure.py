@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -11,16 +12,17 @@ import torch
 from pytest_flashinfer_perf.checking.check import Check, Sample
 from pytest_flashinfer_perf.engine.call import CallSpec, Reference
 from pytest_flashinfer_perf.engine.fingerprint import Fingerprint
-from pytest_flashinfer_perf.engine.instruments import Work
+from pytest_flashinfer_perf.engine.instruments import INSTRUMENTS, Work
 from pytest_flashinfer_perf.engine.observers import Observer
+from pytest_flashinfer_perf.engine.stopping import CaseClock
 from pytest_flashinfer_perf.engine.target import Target
 from pytest_flashinfer_perf.engine.timing import NOT_TIMED, Timing, Verify, run, uses_graph
 from pytest_flashinfer_perf.engine.verification import NOT_KEPT, CheckResult, Examination, Expected, Outputs
-from pytest_flashinfer_perf.machine import devices
+from pytest_flashinfer_perf.machine import builds, devices
 from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.rows.parts import Parts
 from pytest_flashinfer_perf.rows.row import Stats
-from pytest_flashinfer_perf.settings.settings import Asked, Checking, Measuring
+from pytest_flashinfer_perf.settings.settings import Checking, Measuring, MeasuringLike
 from pytest_flashinfer_perf.spec.nested import tensors
 
 NO_CHECKS, CHECKING = CheckResult(), Checking()
@@ -79,8 +81,8 @@ class Measurement:
 class TimeCalls(Protocol):
     """Times a target: one process by itself, as `alone` does, or several that make each call together."""
 
-    def __call__(
-        self, target: Target, measuring: Measuring, device: Device, *, cuda_graph: bool, verify: Verify
+    def __call__(  # noqa: PLR0913 - one argument per part of a measurement
+        self, target: Target, measuring: Measuring, device: Device, *, cuda_graph: bool, verify: Verify, spent: float
     ) -> Timing: ...
 
 
@@ -92,9 +94,10 @@ def alone(  # noqa: PLR0913 - one argument per part of a measurement
     cuda_graph: bool,
     verify: Verify,
     observers: Sequence[Observer] = (),
+    spent: float = 0.0,
 ) -> Timing:
     """Time the calls in this process. Observers look last, when outputs are no longer poisoned."""
-    timing = run(target, measuring, device, cuda_graph=cuda_graph, verify=verify, observers=observers)
+    timing = run(target, measuring, device, cuda_graph=cuda_graph, verify=verify, observers=observers, spent=spent)
     traced = timing.observations.traced
     observations = {one.name: one.observed(target, device, timing.median, traced.get(one.name)) for one in observers}
     parts = Parts({name: one.part for name, one in observations.items() if one.part is not None})
@@ -112,7 +115,7 @@ def measure(  # noqa: PLR0913 - one argument per property of a call
     flops_dtype: str | None = None,
     reference: Reference = None,
     out: Outputs = None,
-    measuring: Asked = None,
+    measuring: MeasuringLike = None,
     checking: Checking | None = None,
     device: str | None = None,
     name: str = "",
@@ -145,10 +148,20 @@ def measure_call(  # noqa: PLR0913 - one argument per part of a measurement
 
     # The answer to expect, then the check, the time, and the check of a timed call.
     graph = uses_graph(measuring, where, by_default=False)
-    with where.threads(measuring.cpu_threads):
+    with case_clock() as clock, where.threads(measuring.cpu_threads):
         expected = Expected(()) if checking.off else call.expected(target)
-        measured = measure_target(target, expected, measuring, checking, where, cuda_graph=graph, time_calls=time_calls)
+        measured = measure_target(
+            target, expected, measuring, checking, where, cuda_graph=graph, time_calls=time_calls, clock=clock
+        )
     return replace(measured, flops=call.flops, bytes=call.bytes, flops_dtype=computed_in)
+
+
+@contextmanager
+def case_clock() -> Iterator[CaseClock]:
+    """The host's clock of a case that begins, halted while one of FlashInfer's modules compiles."""
+    clock = CaseClock(INSTRUMENTS["wall"].now)
+    with builds.pausing(clock.halted):
+        yield clock
 
 
 def measure_target(  # noqa: PLR0913 - one argument per part of a measurement
@@ -159,7 +172,8 @@ def measure_target(  # noqa: PLR0913 - one argument per part of a measurement
     device: Device,
     *,
     cuda_graph: bool,
-    time_calls: TimeCalls = alone,
+    time_calls: TimeCalls,
+    clock: CaseClock,
 ) -> Measurement:
     """Check the answer, time the call, and check the answer of a timed call: a wrong answer never gets a time."""
     results: list[CheckResult] = []
@@ -182,7 +196,7 @@ def measure_target(  # noqa: PLR0913 - one argument per part of a measurement
         record(examined.once_more(target))
         timing = NOT_TIMED
     else:
-        timing = time_calls(target, measuring, device, cuda_graph=cuda_graph, verify=verify)
+        timing = time_calls(target, measuring, device, cuda_graph=cuda_graph, verify=verify, spent=clock.seconds)
     return Measurement(
         timing,
         device,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -13,7 +14,8 @@ import torch
 from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.engine import autotune, cold, graphs, verification
 from pytest_flashinfer_perf.engine.autotune import Choice
-from pytest_flashinfer_perf.engine.measure import Measurement, TimeCalls, alone, measure_target
+from pytest_flashinfer_perf.engine.measure import Measurement, TimeCalls, alone, case_clock, measure_target
+from pytest_flashinfer_perf.engine.stopping import CaseClock
 from pytest_flashinfer_perf.engine.target import Target
 from pytest_flashinfer_perf.engine.timing import uses_graph
 from pytest_flashinfer_perf.engine.verification import Expected
@@ -50,10 +52,15 @@ class CaseResult:
 
 def obstacle(case: Case, device: Device, most_gib: float | None = None) -> str | None:
     """Why this case cannot run here, None if it can; the reason to fix first comes first."""
+    return refusal(case, device) or _too_large(case, device, most_gib)
+
+
+def refusal(case: Case, device: Device) -> str | None:
+    """Why it cannot run here however much memory is free."""
     reason = capability.missing(case.backend.requires, device)
     if reason is None:
         reason = next(iter(case.backend.limits(case.params, case.backend_name, device)), None)
-    return reason or _untunable(case) or _too_long(case, device) or _too_large(case, device, most_gib)
+    return reason or _untunable(case) or _too_long(case, device)
 
 
 def _untunable(case: Case) -> str | None:
@@ -111,8 +118,8 @@ def run_case(  # noqa: PLR0913 - one argument per part of a measurement
     if device.is_gpu:
         garbage.freeze_imports()
     try:
-        with device.threads(measuring.cpu_threads):
-            return _measure(case, measuring, checking, device, time_calls)
+        with case_clock() as clock, device.threads(measuring.cpu_threads):
+            return _measure(case, measuring, checking, device, time_calls=time_calls, clock=clock)
     except CompileError:
         raise
     except (RuntimeError, MemoryError) as error:
@@ -129,11 +136,13 @@ def run_case(  # noqa: PLR0913 - one argument per part of a measurement
     raise OutOfMemoryError(f"out of memory, where {_footprint(case):.1f} GiB were estimated: {ran_out}")
 
 
-def _measure(case: Case, measuring: Measuring, checking: Checking, device: Device, time_calls: TimeCalls) -> CaseResult:
+def _measure(  # noqa: PLR0913 - one argument per part of a measurement
+    case: Case, measuring: Measuring, checking: Checking, device: Device, *, time_calls: TimeCalls, clock: CaseClock
+) -> CaseResult:
     # Build inputs, the call, and the answer to expect.
     if device.is_gpu:
         torch.cuda.reset_peak_memory_stats(device.torch)
-    prepared = prepare(case, measuring, checking, device)
+    prepared = prepare(case, measuring, checking, device, tuning=clock.halted)
 
     # Check, time, and check again.
     measurement = measure_target(
@@ -144,6 +153,7 @@ def _measure(case: Case, measuring: Measuring, checking: Checking, device: Devic
         device,
         cuda_graph=prepared.cuda_graph,
         time_calls=time_calls,
+        clock=clock,
     )
 
     # Describe what was chosen, and the inputs.
@@ -170,9 +180,14 @@ class PreparedCase:
 
 
 def prepare(
-    case: Case, measuring: Measuring, checking: Checking, device: Device, *, tuned: bool = True
+    case: Case,
+    measuring: Measuring,
+    checking: Checking,
+    device: Device,
+    *,
+    tuning: Callable[[], AbstractContextManager[None]] | None = nullcontext,
 ) -> PreparedCase:
-    """Build a case, let the tuner choose if `tuned`, and compute the answer to expect."""
+    """Build a case, let the tuner choose within `tuning`, if at all, and compute the answer to expect."""
     # Inputs and the call.
     routine, p = case.routine, case.params
     x = routine.inputs(p, torch.Generator(device.torch).manual_seed(case.seed), device.torch)
@@ -181,7 +196,10 @@ def prepare(
     graph = graph and not (routine.graph_if_possible and graphs.refusal(target))
 
     # The tuner chooses before anything is timed.
-    choice = _tune(case, target) if tuned else None
+    choice = None
+    if tuning is not None:
+        with tuning():
+            choice = _tune(case, target)
 
     # The work, and the answer to expect.
     cost = routine.cost(p, x)

@@ -45,9 +45,9 @@ def refuse_arguments(arguments: Any) -> None:
         raise CallError(f"arguments are on {' and '.join(gpus)}: one call is timed on one GPU")
 
 
-def refuse_tensors(name: str, given: Any) -> None:
+def refuse_tensors(name: str, tree: Any) -> None:
     """Raise CallError for tensors that cannot be compared."""
-    kind = next(filter(None, map(strange, tensors(given))), None)
+    kind = next(filter(None, map(strange, tensors(tree))), None)
     if kind is not None:
         raise CallError(f"{name} is a {kind}, which cannot be compared: give it as tensors of the usual kind")
 

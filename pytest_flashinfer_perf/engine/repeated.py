@@ -29,7 +29,7 @@ class RepeatedCase:
         device: Device,
     ) -> None:
         how = case.options.applied_to(measuring, device)
-        prepared = prepare(case, how, checking, device, tuned=False)
+        prepared = prepare(case, how, checking, device, tuning=None)
         self.call, self.device = prepared.target, device
         self.cuda_graph = prepared.cuda_graph
         self._bench = Bench(instruments.choose(how.instrument, device).instrument, how, device, self.cuda_graph)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pytest_flashinfer_perf.settings.settings import Measuring
@@ -26,9 +27,28 @@ CALLS_SHARE, WARMUP_SHARE = 0.8, 0.02  # shares of the wall time; the rest is fo
 OUT_OF_TIME = "wall time"
 
 
+class CaseClock:
+    """The seconds since a case began, without those for which it was halted: what is compiled or tuned is done once."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now, self._begun, self._halted = now, now(), 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self._now() - self._begun - self._halted
+
+    @contextmanager
+    def halted(self) -> Iterator[None]:
+        since = self._now()
+        try:
+            yield
+        finally:
+            self._halted += self._now() - since
+
+
 @dataclass(frozen=True)
 class TimeBudget:
-    """The wall time for all calls of one case."""
+    """The wall time for the placements of one case."""
 
     seconds: float
     clock: Callable[[], float]
@@ -39,8 +59,10 @@ class TimeBudget:
         return self.clock() - self.start
 
 
-def budget(how: Measuring, clock: Callable[[], float]) -> TimeBudget:
-    return TimeBudget(WALL_FACTOR * how.max_time, clock, clock())
+def budget(how: Measuring, clock: Callable[[], float], spent: float = 0.0) -> TimeBudget:
+    """What a case has left after `spent` seconds of inputs and checks: at least the time of its timed calls."""
+    left = WALL_FACTOR * how.max_time - spent
+    return TimeBudget(max(how.max_time, left), clock, clock())
 
 
 def makes_trial(how: Measuring) -> bool:

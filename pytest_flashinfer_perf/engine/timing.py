@@ -168,12 +168,12 @@ class Bench:
             target, work, sets, warmup, PlacedSamples(samples, busy_of_all, clocked, placements.addresses(target))
         )
 
-    def _all_calls(self, asked: int) -> int | None:
+    def _all_calls(self, count: int) -> int | None:
         """Add the calls of a GPU's instruments; None where CUDA events replay whole rotations, or ranks wait."""
         if not self.device.is_gpu:
-            return asked
-        is_known = self.cycles and not (self.cuda_graph and self.instrument.name == "events")
-        return asked + OTHER_CALLS if is_known else None
+            return count
+        can_be_counted = self.cycles and not (self.cuda_graph and self.instrument.name == "events")
+        return count + OTHER_CALLS if can_be_counted else None
 
     def _sample(self, work: Work, calls: int, warmup: int, restore: Restoration | None) -> Iterator[CallTime]:
         """Sample the calls, in parts if they change inputs: before each part these are restored, outside the time."""
@@ -209,8 +209,12 @@ def run(  # noqa: PLR0913 - one argument per part of a measurement
     verify: Verify,
     observers: Sequence[Observer] = (),
     conditions: Conditions = Conditions(),
+    spent: float = 0.0,
 ) -> Timing:
-    """Time other placements first, so that the last timed call is the target's; `verify` checks each last answer."""
+    """Time other placements first, so that the last timed call is the target's; `verify` checks each last answer.
+
+    The case has `spent` these seconds of its wall time before.
+    """
     # The instrument.
     chosen = conditions.choose(measuring.instrument, device)
     bench = Bench(chosen.instrument, measuring, device, cuda_graph, conditions.cycles)
@@ -219,7 +223,7 @@ def run(  # noqa: PLR0913 - one argument per part of a measurement
 
     # Pilot: one untimed call, whose length decides how many calls and placements there is time for.
     first, seconds_per_call = _pilot(bench, target)
-    budget = stopping.budget(measuring, chosen.instrument.now)
+    budget = stopping.budget(measuring, chosen.instrument.now, spent)
     sampling = Sampling(measuring, chosen.instrument.name, seconds_per_call, budget)
 
     # Timed: placements at other addresses, and then the caller's own.
@@ -348,7 +352,7 @@ def trace(recorder: Recorder, work: Work, seconds_per_call: float) -> Trace | No
 # Restore the order in which a GPU assigns the blocks of a launch to its SMs. The order is left over from earlier
 # launches, kernels that fill the GPU exactly preserve it, and some of them (multi-head latent attention on an H200,
 # by 5 %) are faster in one order than in another. A launch of a few blocks on an idle GPU always leads to the same
-# order; one that fills the GPU does not (docs/measurement-method.md).
+# order; one that fills the GPU does not (docs/measurement.md).
 
 BLOCKS, THREADS = 9, 32  # found by experiment: 8 blocks change nothing, 66 leave it as it was
 

@@ -64,7 +64,7 @@ class Threshold:
 
     def of(self, kind: type[T]) -> T:
         """The limits that an extension declares by this dataclass."""
-        return _made(kind, self.others)
+        return _limits_by(kind, self.others)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Globs:
 
     def of_kind(self, kind: type[T], name: str) -> T:
         """The limits that this dataclass declares, for what has this name."""
-        return _made(kind, self.limits([name]))
+        return _limits_by(kind, self.limits([name]))
 
     def without_match(self, names: Sequence[str]) -> list[str]:
         """Globs that fit none of these names: mistyped, or not of this run."""
@@ -114,7 +114,7 @@ def _fits(glob: str, names: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, glob) for name in names)
 
 
-def _made(kind: type[T], limits: Mapping[str, Any]) -> T:
+def _limits_by(kind: type[T], limits: Mapping[str, Any]) -> T:
     dataclass_type: Any = kind
     return kind(**{one.name: limits[one.name] for one in fields(dataclass_type) if one.name in limits})
 

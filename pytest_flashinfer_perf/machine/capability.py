@@ -83,9 +83,9 @@ def backend(name: str, *apis: str) -> tuple[Requirement, ...]:
     return (gpu(name), hardware(name, *apis), *packages, *compilers, flashinfer(*apis))
 
 
-def hardware(name: str, *apis: str, known: tuple[str, ...] = ()) -> Requirement:
-    """The compute capability that the APIs' decorators declare, or else one of `known`, by default that of HARDWARE."""
-    listed = known or HARDWARE.get(name, ())
+def hardware(name: str, *apis: str, capabilities: tuple[str, ...] = ()) -> Requirement:
+    """The compute capability that the decorators of APIs declare, else one of `capabilities` or of HARDWARE."""
+    listed = capabilities or HARDWARE.get(name, ())
     otherwise = (compute_capability(name, *listed),) if listed else ()
 
     def require(device: Device) -> str | None:
@@ -153,8 +153,8 @@ def packages_not_here() -> Iterator[str]:
 def tile_compiler(_device: Device) -> str | None:
     """Require cuda.tile's compiler: from its extra, or from CUDA 13.1 in PATH or in the toolkit."""
     toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin")
-    found = shutil.which("tileiras") or shutil.which("tileiras", path=str(toolkit))
-    if found or any(importlib.metadata.distributions(name="nvidia-cuda-tileiras")):
+    compiler = shutil.which("tileiras") or shutil.which("tileiras", path=str(toolkit))
+    if compiler or any(importlib.metadata.distributions(name="nvidia-cuda-tileiras")):
         return None
     return "cutile needs its compiler, tileiras: pip install 'cuda-tile[tileiras]'"
 
@@ -197,7 +197,7 @@ def api(name: str) -> Any | None:
     """A FlashInfer function by its path below `flashinfer`; a name alone is looked up in the top modules."""
     head, _, tail = name.rpartition(".")
     modules = [head] if head else ["", *TOP_MODULES]
-    return next((found for m in modules if (found := _attribute(m, tail)) is not None), None)
+    return next((attribute for m in modules if (attribute := _attribute(m, tail)) is not None), None)
 
 
 TOP_MODULES = ("decode", "prefill", "mla", "gemm", "fused_moe", "quantization")
@@ -224,8 +224,8 @@ def declared_by(name: str, backend_name: str | None = None) -> Requirement:
 
 def _declared(function: Any, name: str, backend_name: str | None, capability: tuple[int, int]) -> str | None:
     here = capability[0] * 10 + capability[1]
-    asked = "is_backend_supported" if backend_name else "is_compute_capability_supported"
-    check = getattr(function, asked, None)
+    method = "is_backend_supported" if backend_name else "is_compute_capability_supported"
+    check = getattr(function, method, None)
     if check is None or (check(backend_name, here) if backend_name else check(here)):
         return None
     subject = f"{name} with backend {backend_name}" if backend_name else name

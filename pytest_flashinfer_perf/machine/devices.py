@@ -75,9 +75,14 @@ def find(spec: str) -> Device:
         return _cpu()
     index = _index(spec)
     if index is None or index >= gpus:
-        known = ", ".join(["cpu", *(f"cuda:{i}" for i in range(gpus))])
-        raise DeviceError(f"there is no device {spec}, this machine has {known}")
+        devices = ", ".join(["cpu", *(f"cuda:{i}" for i in range(gpus))])
+        raise DeviceError(f"there is no device {spec}, this machine has {devices}")
     return _gpu(index)
+
+
+def is_cpu(spec: str) -> bool:
+    """Whether this name, which may be wrong, is that of the CPU here."""
+    return spec.startswith("cpu") or (spec == "auto" and not torch.cuda.device_count())
 
 
 def visible() -> list[str]:
@@ -99,14 +104,14 @@ def _index(spec: str) -> int | None:
 @functools.cache
 def _gpu(index: int) -> Device:
     torch.cuda.set_device(index)
-    seen = torch.cuda.get_device_properties(index)
+    properties = torch.cuda.get_device_properties(index)
     return Device(
         torch=torch.device("cuda", index),
-        name=seen.name,
-        capability=(seen.major, seen.minor),
-        uuid=f"GPU-{seen.uuid}",
-        cache_bytes=seen.L2_cache_size,
-        processors=seen.multi_processor_count,
+        name=properties.name,
+        capability=(properties.major, properties.minor),
+        uuid=f"GPU-{properties.uuid}",
+        cache_bytes=properties.L2_cache_size,
+        processors=properties.multi_processor_count,
     )
 
 

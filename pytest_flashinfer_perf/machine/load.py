@@ -18,7 +18,7 @@ from pathlib import Path
 
 TOO_BUSY = 0.25  # of all cores, or of the time of a thread: evidence/busy-cpu.md
 SHORTEST_S = 0.1  # of all cores together, to count who used them: Linux counts in hundredths of a second
-NOT_KNOWN = "not known how busy the machine was: this system does not count what a process waits for a core"
+LOAD_UNKNOWN = "not known how busy the machine was: this system does not count what a process waits for a core"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Contention:
     @property
     def unknown(self) -> str:
         """What a row says where this system counts nothing of it; empty where it does."""
-        return NOT_KNOWN if self.waited is None and self.taken is None else ""
+        return LOAD_UNKNOWN if self.waited is None and self.taken is None else ""
 
     @property
     def is_busy(self) -> bool:

@@ -49,13 +49,13 @@ def wrapped_of(owner: Any, method: str, wrapped: Callable[[Function], Function])
         delattr(owner, method) if own is None else setattr(owner, method, own)
 
 
-def tuner_choices(seen: Callable[[str, Any, Any], None]) -> AbstractContextManager[None]:
+def tuner_choices(on_choice: Callable[[str, Any, Any], None]) -> AbstractContextManager[None]:
     """Pass on each runner and tactic that the tuner answers with, and the operation that asked."""
 
     def wrapped(ask: Function) -> Function:
         def choose_one(custom_op: str, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
             runner, tactic = ask(custom_op, *args, **kwargs)
-            seen(custom_op, runner, tactic)
+            on_choice(custom_op, runner, tactic)
             return runner, tactic
 
         return choose_one

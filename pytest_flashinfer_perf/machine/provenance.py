@@ -23,9 +23,9 @@ DISTRIBUTIONS = {
 
 def machine(config: pytest.Config) -> dict[str, Any]:
     """The machine_info of pytest-benchmark, with what plugins add."""
-    made: dict[str, Any] = config.hook.pytest_benchmark_generate_machine_info(config=config)
-    config.hook.pytest_benchmark_update_machine_info(config=config, machine_info=made)
-    return made
+    facts: dict[str, Any] = config.hook.pytest_benchmark_generate_machine_info(config=config)
+    config.hook.pytest_benchmark_update_machine_info(config=config, machine_info=facts)
+    return facts
 
 
 @functools.cache

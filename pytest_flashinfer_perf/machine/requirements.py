@@ -48,8 +48,8 @@ def versions() -> dict[str, str | None]:
 @functools.cache
 def unmet() -> tuple[Unmet, ...]:
     """What FlashInfer requires and does not have, nor what those packages require in turn."""
-    found = {one.name: Unmet(one.name, str(one).partition(";")[0].strip(), why) for one, why in _faults()}
-    return tuple(found[name] for name in sorted(found))
+    by_name = {one.name: Unmet(one.name, str(one).partition(";")[0].strip(), why) for one, why in _faults()}
+    return tuple(by_name[name] for name in sorted(by_name))
 
 
 def _faults() -> Iterator[tuple[Requirement, str]]:
@@ -68,12 +68,12 @@ def _has_another_cuda(one: Requirement) -> bool:
 
 
 def _all_required() -> Iterator[Requirement]:
-    waiting, seen = [(PROJECT, frozenset[str]())], set()
+    waiting, visited = [(PROJECT, frozenset[str]())], set()
     while waiting:
         project = waiting.pop(0)
-        if project in seen:
+        if project in visited:
             continue
-        seen.add(project)
+        visited.add(project)
         for one in _required(*project):
             yield one
             if one.name != TORCH:

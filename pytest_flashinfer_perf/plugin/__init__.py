@@ -34,7 +34,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     config: Any = pluginmanager.get_plugin("pytestconfig")
     options.add_own(parser)
-    if loading.is_asked(config):
+    if loading.are_needed(config):
         loading.register(pluginmanager)
         options.add(parser, loading.options(pluginmanager))
     pluginmanager.register(Beginning(), "flashinfer-perf-beginning")
@@ -62,7 +62,7 @@ def _needs_session(config: pytest.Config) -> bool:
     workers = getattr(option, "tx", None) or getattr(option, "dist", "no") != "no"
     starts_workers = workers and not is_worker(config)
     compared = getattr(option, "benchmark_compare", None)
-    if starts_workers or compared or options.are_given(config):
+    if starts_workers or compared or options.any_is_set(config):
         return True
     if any(config.hook.pytest_perf_argument(path=_path(config, argument)) for argument in config.args):
         return True
@@ -92,6 +92,30 @@ def _hooks(config: pytest.Config) -> Any:
             config.stash[WRONG] = error
             raise
     return hooks
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Remove an older file of `--benchmark-json`, whether or not this session will have anything to write there.
+
+    What is no JSON was named by mistake and stays. So does a link, without what it leads to.
+    """
+    config = session.config
+    named = getattr(config.option, "benchmark_json", None)
+    runs_nothing = any(
+        getattr(config.option, name) for name in ("collectonly", "showfixtures", "show_fixtures_per_test")
+    )
+    if not named or runs_nothing or is_worker(config):
+        return
+    path = config.invocation_params.dir / named
+    try:
+        if path.is_file():
+            with path.open("rb") as file:
+                begins_as_json = file.read(1) in (b"{", b"")
+            if begins_as_json:
+                path.resolve().unlink()
+    except OSError as error:
+        raise pytest.UsageError(f"--benchmark-json: {error}") from error
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:

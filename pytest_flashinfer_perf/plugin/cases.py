@@ -104,18 +104,29 @@ def cases_of(routine: AnyRoutine, settings: Settings, own: Sequence[Params | str
     """A test's cases: those of `--perf-case`, else its own shapes, else the tier's, for each backend."""
     if settings.cases:
         return [case for case in named_cases(settings) if case.routine is routine]
-    shapes: Iterable[Shape[Any]] = [_own(routine, params) for params in own]
-    return of_shapes(routine, shapes if own else routine.tiers.get(settings.suite, tuple)(), settings)
+    if own:
+        return of_shapes(routine, [_own(routine, params) for params in own], settings)
+    tier = tier_of(settings)
+    return of_shapes(routine, routine.tiers.get(tier, tuple)(), settings, tier)
 
 
-def of_shapes(routine: AnyRoutine, shapes: Iterable[Shape[Any]], settings: Settings) -> list[Case]:
+def tier_of(settings: Settings) -> str:
+    """The tier that was asked for; else the usual one, and the smallest on a CPU, where the usual one takes hours."""
+    from pytest_flashinfer_perf.machine import devices
+
+    return settings.suite or ("smoke" if devices.is_cpu(settings.device) else "default")
+
+
+def of_shapes(
+    routine: AnyRoutine, shapes: Iterable[Shape[Any]], settings: Settings, tier: str | None = None
+) -> list[Case]:
     """Combine each shape with each backend that options name."""
     backends = list(backends_of(routine, settings))
     wanted = ((s, b) for s in shapes for b in backends if b in (s.backends or backends))
     seed = DEFAULT_SEED if settings.seed is None else settings.seed
     by_id: dict[str, Case] = {}
     for shape, backend in wanted:
-        case = Case(routine, shape, backend, seed, settings.case_tag, settings.autotune_cache)
+        case = Case(routine, shape, backend, seed, settings.case_tag, settings.autotune_cache, tier=tier)
         if by_id.setdefault(case.id, case) is not case:  # by which results are matched later
             raise ParamError(f"two cases of {routine.name} have the id {case.id}")
     return list(by_id.values())

@@ -164,7 +164,7 @@ def unmet(item: pytest.Item, device: Device) -> str | None:
 
 def _capability(*capabilities: str, backend: str = "this test", api: str = "") -> capability.Requirement:
     """Require one of these capabilities, unless the API's own decorators say where it runs."""
-    return capability.hardware(backend, *filter(None, [api]), known=capabilities)
+    return capability.hardware(backend, *filter(None, [api]), capabilities=capabilities)
 
 
 def _backends(*names: str, api: str = "") -> Iterator[capability.Requirement]:

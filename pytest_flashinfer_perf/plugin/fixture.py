@@ -29,7 +29,7 @@ from pytest_flashinfer_perf.rows.run_file import Roof
 from pytest_flashinfer_perf.session import benchmark_rows, setup, stash
 from pytest_flashinfer_perf.session.reports import CaseReport
 from pytest_flashinfer_perf.session.stash import IDENTITY
-from pytest_flashinfer_perf.settings.settings import Asked, Checking, Measuring, MeasuringError, Settings
+from pytest_flashinfer_perf.settings.settings import Checking, Measuring, MeasuringError, MeasuringLike, Settings
 from pytest_flashinfer_perf.spec.case import Case, quarantined
 from pytest_flashinfer_perf.spec.routine import CannotRunError, Cost
 
@@ -137,7 +137,7 @@ class Perf:
         flops_dtype: str | None = None,
         reference: Reference = None,
         out: Outputs = None,
-        measuring: Asked = None,
+        measuring: MeasuringLike = None,
         **kwargs: Any,
     ) -> Measurement:
         """Time `fn(*args, **kwargs)`; `out` names the tensors it writes, which are poisoned and checked.
@@ -147,13 +147,13 @@ class Perf:
         call = CallSpec(fn, args, kwargs, flops, bytes, flops_dtype, reference, out)
         return self._time(call, measuring, self._settings.checking)
 
-    def unchecked(self, call: CallSpec, measuring: Asked) -> Measurement:
+    def unchecked(self, call: CallSpec, measuring: MeasuringLike) -> Measurement:
         """Time a call of a function that says neither what it writes nor what is right."""
         if self._settings.checking.only:
             pytest.skip("--perf-refcheck=only: this call has no reference")
         return self._time(call, measuring, Checking(refcheck="off"))
 
-    def _time(self, call: CallSpec, measuring: Asked, checking: Checking) -> Measurement:
+    def _time(self, call: CallSpec, measuring: MeasuringLike, checking: Checking) -> Measurement:
         with self._row_or_nothing():
             self._node.stash[IDENTITY] = self._identity
             if stash.INSTEAD in self._node.config.stash:

@@ -7,7 +7,7 @@ first of these hooks is needed. The modules that do the work are imported when t
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,13 +16,18 @@ from pytest_flashinfer_perf.errors import is_installed
 from pytest_flashinfer_perf.machine.garbage import freeze_imports, importing
 from pytest_flashinfer_perf.plugin import options, read_options, results
 from pytest_flashinfer_perf.plugin.results import BOARD, Board
+from pytest_flashinfer_perf.printing import write_lines
 from pytest_flashinfer_perf.session import benchmark_rows, progress, reports, stash
 from pytest_flashinfer_perf.session import setup as running
 from pytest_flashinfer_perf.session.stash import DEVICE, SETTINGS, measures
 from pytest_flashinfer_perf.settings.settings import Settings
 from pytest_flashinfer_perf.settings.usage import errors_of_use
 
+SMALL = "smoke"
+SMALL_TIER = f"tier {SMALL}, as this run is on the CPU: --perf-suite=default runs the usual shapes"
+
 if TYPE_CHECKING:
+    from pytest_flashinfer_perf.machine.devices import Device
     from pytest_flashinfer_perf.plugin.fixture import CaseRun, Perf
     from pytest_flashinfer_perf.spec.case import Case
     from pytest_flashinfer_perf.spec.params import Params
@@ -91,15 +96,19 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_report_collectionfinish(items: list[pytest.Item]) -> list[str]:
-    """Say in the header whether FlashInfer is complete."""
+    """Say in the header whether FlashInfer is complete, and which tier of shapes nobody asked for."""
     from pytest_flashinfer_perf.machine import requirements
 
-    if any(map(measures, items)):
-        lacking = "; ".join(one.sentence for one in requirements.unmet())
-        state = f" is INCOMPLETE: {lacking}" if lacking else ", with all that it requires"
-        if lacking or requirements.versions():
-            return [f"flashinfer {requirements.version(requirements.PROJECT)}{state}"]
-    return []
+    measured = list(filter(measures, items))
+    if not measured:
+        return []
+    lacking = "; ".join(one.sentence for one in requirements.unmet())
+    state = f" is INCOMPLETE: {lacking}" if lacking else ", with all that it requires"
+    is_there = lacking or requirements.versions()
+    library = [f"flashinfer {requirements.version(requirements.PROJECT)}{state}"] if is_there else []
+    tiers = {case.tier for item in measured if (case := stash.case_of(item)) is not None}
+    is_small = SMALL in tiers and measured[0].config.stash[SETTINGS].suite is None
+    return [*library, *[SMALL_TIER] * is_small]
 
 
 @pytest.hookimpl(specname="pytest_collection", wrapper=True)
@@ -151,10 +160,21 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     device = session.config.stash[DEVICE] = running.find_device(settings)
     if measured:
         running.ready(session, settings, device)
-    if measured and session.config.pluginmanager.hasplugin("terminalreporter") and session.config.get_verbosity() >= 0:
-        heartbeat = progress.Heartbeat(session.config.stash[running.STDERR], len(session.items))
-        session.config.pluginmanager.register(heartbeat)
-        heartbeat.start()
+    output = session.config.pluginmanager.get_plugin("terminalreporter")
+    if measured and output is not None and session.config.get_verbosity() >= 0:
+        _say_meanwhile(session, settings, device, output)
+
+
+def _say_meanwhile(session: pytest.Session, settings: Settings, device: Device, output: Any) -> None:
+    from pytest_flashinfer_perf.plugin import live_output
+
+    config = session.config
+    cases = [stash.case_of(item) for item in session.items if measures(item)]
+    write_lines(output, live_output.announcement(cases, device, settings.measuring))
+    config.pluginmanager.register(live_output.Tables(config.stash[BOARD], output, session.items))
+    heartbeat = progress.Heartbeat(config.stash[running.STDERR], len(session.items))
+    config.pluginmanager.register(heartbeat)
+    heartbeat.start()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

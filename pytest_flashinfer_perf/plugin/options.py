@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -19,6 +20,7 @@ from pytest_flashinfer_perf.settings.settings import Checking, Measuring, Settin
 GATE = (
     option(
         "--perf-save-baseline",
+        daily=True,
         child=Child.NONE,
         metavar="NAME",
         type=opt.NAME,
@@ -26,6 +28,7 @@ GATE = (
     ),
     option(
         "--perf-gate",
+        daily=True,
         child=Child.NONE,
         may_be_empty=True,
         metavar="BASELINE",
@@ -37,6 +40,7 @@ GATE = (
 LONG_RUNS = (
     option(
         "--perf-timeout",
+        daily=True,
         metavar="SECONDS",
         type=opt.LIMIT,
         default=300.0,
@@ -46,6 +50,7 @@ LONG_RUNS = (
 FILES = (
     option(
         "--perf-config",
+        daily=True,
         reads=True,
         metavar="FILE",
         help="Settings file with tolerances, thresholds and known failures (quarantine). Default: "
@@ -74,7 +79,7 @@ QUESTIONS = {
 ALL = (*(one for table in QUESTIONS.values() for one in table), ONLY)
 
 MARKERS = (
-    "perf_cases(routine, *shapes): parametrize `case` with this routine's cases; shapes are Params or lines of flags",
+    "perf_cases(routine, *shapes): parametrize `case` with its cases; shapes are Params or lines of flags",
     "perf_measuring(**how): how this test is timed, by the fields of Measuring, e.g. iters=20, cold_l2='none'",
     "perf(**params): the parameters of a case, for -m 'perf(backend=\"fa3\", batch_size=16)'",
     "attention: cases of the attention family",
@@ -88,11 +93,13 @@ REQUIRING = ("requires_sm", "requires_backend", "requires_flashinfer")
 
 
 def add(parser: pytest.Parser, questions: Mapping[str, Sequence[Option]]) -> None:
-    """One group of `pytest --help` for each question that options answer."""
+    """Add one group of `pytest --help` for each question that options answer; the help shows the daily options."""
     for question, table in questions.items():
-        group = parser.getgroup(f"flashinfer-perf {question}", f"FlashInfer performance: {question}")
+        title = f"FlashInfer: {question} (all: flashinfer-perf options)"
+        group = parser.getgroup(f"flashinfer-perf {question}", title)
         for one in table:
-            one.add_by(group.addoption)
+            shown = one if one.daily else replace(one, keywords={**one.keywords, "help": SUPPRESS})
+            shown.add_by(group.addoption)
 
 
 def add_own(parser: pytest.Parser) -> None:
@@ -100,12 +107,21 @@ def add_own(parser: pytest.Parser) -> None:
     ONLY.add_by(parser.getgroup("flashinfer-perf hidden").addoption)
 
 
+def by_question(manager: pytest.PytestPluginManager) -> dict[str, list[Option]]:
+    """The options of this plugin and of its extensions that somebody may give, by the question that they answer."""
+    of_extensions = loading.options(manager)
+    return {
+        question: [*QUESTIONS.get(question, ()), *of_extensions.get(question, ())]
+        for question in (*QUESTIONS, *(one for one in of_extensions if one not in QUESTIONS))
+    }
+
+
 def of_all(config: pytest.Config) -> list[Option]:
     """The options of this plugin and of its extensions, where those are loaded."""
     return [*ALL, *(one for table in loading.options(config.pluginmanager).values() for one in table)]
 
 
-def are_given(config: pytest.Config) -> bool:
+def any_is_set(config: pytest.Config) -> bool:
     """Whether one of them has another value than its default."""
     return any(getattr(config.option, one.dest, one.default) != one.default for one in of_all(config))
 

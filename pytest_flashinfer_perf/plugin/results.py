@@ -24,7 +24,7 @@ from pytest_flashinfer_perf.machine import provenance
 from pytest_flashinfer_perf.plugin import options, terminal
 from pytest_flashinfer_perf.printing import safe_lines, write_lines
 from pytest_flashinfer_perf.rows import run_file
-from pytest_flashinfer_perf.rows.formatting import duration
+from pytest_flashinfer_perf.rows.formatting import duration, software, wrapped
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import FAILED, SCHEMA_KEY, Block, RunError, Unmeasured
 from pytest_flashinfer_perf.session import benchmark_rows, reports, stash
@@ -52,16 +52,21 @@ class Board:
     def __init__(self) -> None:
         self.of_run: dict[str, Callable[[], Any]] = {}  # what extensions add to the file, made when it is written
         self._carried: dict[str, list[CaseReport]] = {}  # of the last attempt of each test
+        self.shown: set[str] = set()  # tests whose rows are in a table already
         self.notes: list[str] = []
         self.is_ours = False
         self.is_part = False  # of a run, whose file is wanted even if it has no test
 
     def block_parts(self) -> dict[str, Any]:
-        return {name: made() for name, made in self.of_run.items()}
+        return {name: make() for name, make in self.of_run.items()}
 
     @property
     def rows(self) -> list[Row]:
         return self._all("row")
+
+    @property
+    def rows_to_show(self) -> list[Row]:
+        return [row for row in self.rows if row.fullname not in self.shown]
 
     @property
     def unmeasured(self) -> list[Unmeasured]:
@@ -132,8 +137,8 @@ class Board:
         if not (rows or skips or xfailed or not_understood or checked or added or self.notes):
             return
         terminalreporter.section("flashinfer-perf")
-        software = provenance.versions() if rows else {}
-        write_lines(terminalreporter, terminal.lines(rows, skips, software, checked, xfailed))
+        write_lines(terminalreporter, wrapped(software(provenance.versions())) if rows else [])
+        write_lines(terminalreporter, terminal.lines(rows, skips, checked, xfailed, self.rows_to_show))
         write_lines(terminalreporter, terminal.left("not understood", not_understood, "line"))
         write_lines(terminalreporter, added)
         is_nothing = skips and not (rows or checked or added)
@@ -221,9 +226,9 @@ def name_line(item: pytest.Item, report: pytest.TestReport, failure: pytest.Exce
 
 
 def fail_strict_skip(item: pytest.Item, report: pytest.TestReport, reason: str) -> None:
-    known_as = (item.nodeid, item.name, item.name.partition("[")[2].rstrip("]"))
+    names = (item.nodeid, item.name, item.name.partition("[")[2].rstrip("]"))
     for glob in item.config.stash[SETTINGS].strict_skips:
-        if any(fnmatch.fnmatchcase(name, glob) for name in known_as):
+        if any(fnmatch.fnmatchcase(name, glob) for name in names):
             report.outcome = "failed"
             report.when = "call"  # a failure, where pytest would call one at set-up an error
             report.longrepr = f"--perf-strict-skips={glob} does not allow this skip: {reason}"
@@ -246,9 +251,6 @@ def verify(config: pytest.Config, settings: Settings) -> None:
     outputs["--benchmark-storage"] = here / folder / "any.json" if _saves(config) and "://" not in folder else None
     programs = [path for path in outputs.values() if path and path.suffix == ".py"]
     verify_outputs(outputs, [*_read(config, settings), *programs])
-    older = json_of(config)
-    if older is not None and older.is_file() and not config.option.collectonly:
-        older.resolve().unlink()  # so that nobody takes it for this run's
 
 
 def writes(config: pytest.Config) -> bool:
@@ -306,8 +308,8 @@ class ResultFiles:
             benchmarks.save_json = self._write
             if hasattr(benchmarks.storage, "get"):  # a folder
                 benchmarks.storage.save = functools.partial(self._save_in, benchmarks.storage)
-        is_known = self._is_due(session) or session.exitstatus not in ENDED
-        if is_known and not _saves(self._config):
+        is_explained = self._is_due(session) or session.exitstatus not in ENDED
+        if is_explained and not _saves(self._config):
             warnings.filterwarnings("ignore", message="Not saving anything, no benchmarks have been run")
         return (yield)
 
@@ -318,9 +320,11 @@ class ResultFiles:
             hook = self._config.hook
             of_run = {"machine_info": provenance.machine(self._config)}
             of_run["commit_info"] = hook.pytest_benchmark_generate_commit_info(config=self._config)
-            made = hook.pytest_benchmark_generate_json(config=self._config, benchmarks=[], include_data=True, **of_run)
-            hook.pytest_benchmark_update_json(config=self._config, benchmarks=[], output_json=made)
-            self._write(made)
+            document = hook.pytest_benchmark_generate_json(
+                config=self._config, benchmarks=[], include_data=True, **of_run
+            )
+            hook.pytest_benchmark_update_json(config=self._config, benchmarks=[], output_json=document)
+            self._write(document)
             if "--benchmark-json" not in self._lost:
                 self._board.notes.append(f"{self._path}: no case was measured, the file has the reasons and no rows")
         self._board.notes += [not_written(session, option, error) for option, error in self._lost.items()]

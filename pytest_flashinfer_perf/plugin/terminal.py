@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 
 from pytest_flashinfer_perf.engine.stopping import FEWEST, OUT_OF_TIME, WALL_FACTOR
 from pytest_flashinfer_perf.rows import formatting
@@ -16,7 +17,7 @@ from pytest_flashinfer_perf.rows.formatting import (
     named,
     provenance,
     rate,
-    software,
+    some,
     wrapped,
 )
 from pytest_flashinfer_perf.rows.row import Row
@@ -28,6 +29,8 @@ SHOWN = {"ok": "", "noisy": "noisy"}
 BOUND = {"memory": "mem", "memory?": "mem?", "compute": "comp", "link": "link", None: ""}
 GRAPH = "--perf-cuda-graph=on replays them without it"
 CURE = "raise --perf-iters, give the device to this run alone, or lock its clocks"
+CURE_ON_A_CPU = "raise --perf-iters, or measure when nothing else runs"
+NUMBERS = re.compile(r"(?<![\w.-])\d[\d.]*\+?(?: or \d[\d.]*\+?)*(?![\w-])")  # of a sentence, and not of a name in it
 EARLY = f"their wall time was up, {WALL_FACTOR} times --benchmark-max-time"
 COUNTED: tuple[tuple[Callable[[Row], object], str], ...] = (
     (lambda row: row.provenance.host_bound, f"bound by the host: kernels wait for their launches; {GRAPH}"),
@@ -51,19 +54,12 @@ COUNTED: tuple[tuple[Callable[[Row], object], str], ...] = (
 def lines(
     rows: Sequence[Row],
     skips: Sequence[str],
-    versions: Mapping[str, Any],
     checked: Sequence[str] = (),
     xfailed: Sequence[str] = (),
+    to_show: Sequence[Row] | None = None,
 ) -> Iterator[str]:
-    """`checked` are the results of answers that were compared and not timed."""
-    if rows:
-        yield from wrapped(software(versions))
-    for title, of_one in grouped(rows, provenance):
-        yield ""
-        yield from wrapped(title)
-        yield f"{'':<{_room() + 2}}{HEADINGS}"
-        for shape, side_by_side in grouped(of_one, lambda row: row.shape):
-            yield from _backends(shape, side_by_side)
+    """`checked` are the results of answers that were compared and not timed; `to_show` are rows without a table yet."""
+    yield from tables(rows if to_show is None else to_show)
     if checked:
         yield ""
         results = ", ".join(f"{count} {name}" for name, count in Counter(checked).most_common())
@@ -71,6 +67,15 @@ def lines(
     yield from left("skipped", skips)
     yield from left("failed as expected", xfailed)
     yield from _warnings(rows)
+
+
+def tables(rows: Sequence[Row]) -> Iterator[str]:
+    for title, of_one in grouped(rows, provenance):
+        yield ""
+        yield from wrapped(title)
+        yield f"{'':<{_room() + 2}}{HEADINGS}"
+        for shape, side_by_side in grouped(of_one, lambda row: row.shape):
+            yield from _backends(shape, side_by_side)
 
 
 def _has_no_reference(row: Row) -> bool:
@@ -114,15 +119,33 @@ def left(outcome: str, reasons: Sequence[str], what: str = "case") -> Iterator[s
     if reasons:
         yield ""
         yield f"{counted(len(reasons), what)} {outcome}"
-    yield from by_count(Counter(reasons))
+    yield from by_count(folded(reasons))
+
+
+def folded(reasons: Sequence[str]) -> Counter[str]:
+    """Count reasons as one that differ in numbers, which are left out, or in the backend that they begin with."""
+    alike: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for reason in reasons:
+        alike[NUMBERS.sub("", reason.partition(" ")[2] or reason)][reason] += 1
+    return Counter({_as_one(list(counts)): counts.total() for counts in alike.values()})
+
+
+def _as_one(reasons: Sequence[str]) -> str:
+    parts = [NUMBERS.split(reason) for reason in reasons]
+    numbers = [NUMBERS.findall(reason) for reason in reasons]
+    kept = [of_place[0] if len(set(of_place)) == 1 else "..." for of_place in zip(*numbers, strict=True)]
+    names = list(dict.fromkeys(reason.partition(" ")[0] for reason in reasons))
+    said = "".join(text for pair in zip_longest(parts[0], kept, fillvalue="") for text in pair)
+    return said if len(names) == 1 else f"{said.partition(' ')[2]} ({some(names)})"
 
 
 def _warnings(rows: Sequence[Row]) -> Iterator[str]:
     for sentence in dict.fromkeys(row.provenance.fallback for row in rows if row.provenance.fallback):
         yield from wrapped(f"WARNING: {sentence}")
-    noisy = Counter(noise(row.provenance.instrument, row.execution.contention) for row in rows if row.status == "noisy")
-    for how, count in noisy.items():
-        yield from wrapped(f"{count} noisy: {how}; {CURE}")
+    noisy = [row for row in rows if row.status == "noisy"]
+    cure = CURE if any(row.identity.gpu_uuid for row in noisy) else CURE_ON_A_CPU
+    for how, count in folded([noise(row.provenance.instrument, row.execution.contention) for row in noisy]).items():
+        yield from wrapped(f"{count} noisy: {how}; {cure}")
     early = [row.stats.rounds for row in rows if _stopped_early(row)]
     if early:
         few = "" if min(early) == max(early) else f"{min(early)} to "

@@ -23,12 +23,12 @@ def all_routines() -> dict[str, AnyRoutine]:
     """Those of this package, then those of the extensions."""
     from pytest_flashinfer_perf import loading  # and pytest, which a script needs for nothing else
 
-    found: dict[str, AnyRoutine] = {}
+    routines: dict[str, AnyRoutine] = {}
     of_extensions = (one for of_one in reversed(loading.manager().hook.pytest_perf_routines()) for one in of_one)
     for routine in (*in_package(importlib.import_module(__name__)), *of_extensions):
-        if found.setdefault(routine.name, routine) is not routine:
+        if routines.setdefault(routine.name, routine) is not routine:
             raise RuntimeError(f"two routines are called {routine.name}")
-    return found
+    return routines
 
 
 def in_package(package: ModuleType) -> Iterator[AnyRoutine]:

@@ -43,8 +43,8 @@ class ChosenRows:
         if self._rows is None:
             return slice(None)
         first, last = bisect_left(self._sorted, part.start), bisect_left(self._sorted, part.stop)
-        asked_for: Tensor = self._rows[first:last] - part.start
-        return asked_for
+        indices: Tensor = self._rows[first:last] - part.start
+        return indices
 
 
 # Lists of lengths and counts as flags have them.
@@ -54,13 +54,13 @@ MOST_PARTS = 1 << 16
 
 def listed(text: str) -> list[int]:
     """The numbers of a list such as 17,33,4x120; raises ValueError for what is none."""
-    found: list[int] = []
+    numbers: list[int] = []
     for word in text.split(","):
         times, _, number = word.rpartition("x")
         if not (number.isdecimal() and (times or "1").isdecimal()) or len(word) > 20:
             raise ValueError(f"must be whole numbers, as 17,33,4x120, got {text[:60]!r}")
-        found += [int(number)] * min(int(times or 1), MOST_PARTS)
-    return found
+        numbers += [int(number)] * min(int(times or 1), MOST_PARTS)
+    return numbers
 
 
 def as_list(numbers: Sequence[int]) -> str:

@@ -14,6 +14,6 @@ from pytest_flashinfer_perf.spec.routine import AnyRoutine, Shape
 
 def check_answer(routine: str | AnyRoutine, backend: str, params: Any, seed: int = 0, device: str = "auto") -> None:
     """Check a backend's answer, untimed; raises WrongAnswerError, or CannotRunError if it cannot run."""
-    known = routine_named(routine, all_routines()) if isinstance(routine, str) else routine
-    case = Case(known, Shape(params), backend_named(backend, known), seed)
+    declared = routine_named(routine, all_routines()) if isinstance(routine, str) else routine
+    case = Case(declared, Shape(params), backend_named(backend, declared), seed)
     run_case(case, Measuring(), Checking(refcheck="only"), devices.find(device))

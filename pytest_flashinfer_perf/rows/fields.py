@@ -122,7 +122,7 @@ def _list_of(*kinds: Any) -> Reader:
 
 COMPOUND: dict[Any, Callable[..., Reader]] = {
     Annotated: lambda kind, *_: _reader(kind),
-    Literal: lambda *known: functools.partial(_one_of, known),
+    Literal: lambda *values: functools.partial(_one_of, values),
     typing.Union: lambda kind, _none: functools.partial(_or_null, _reader(kind)),
     types.UnionType: lambda kind, _none: functools.partial(_or_null, _reader(kind)),
     tuple: _list_of,

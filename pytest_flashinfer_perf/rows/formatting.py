@@ -103,8 +103,8 @@ def as_markdown(text: str) -> str:
 
 
 def software(versions: Mapping[str, Any]) -> str:
-    known = [f"{name} {version}" for name, version in versions.items() if version is not None and name != "gpu"]
-    return ", ".join(known)
+    named = [f"{name} {version}" for name, version in versions.items() if version is not None and name != "gpu"]
+    return ", ".join(named)
 
 
 def named(row: Row) -> str:

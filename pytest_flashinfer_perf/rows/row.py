@@ -31,16 +31,16 @@ Refcheck = Literal["passed", "sampled", "wrong", "off", "not checked"]
 class Identity:
     """The names of a case, measured or not, and of the device that it was meant for."""
 
-    case: Annotated[str, "routine and id, or the test's id: results are matched by it, whatever the checkout is called"]
-    routine: Annotated[str | None, "the function that was measured; `null` for a test's own call"] = None
+    case: Annotated[str, "routine and id, or the test's id: results are matched by it"]
+    routine: Annotated[str | None, "the function that was measured"] = None
     family: Annotated[str | None, "`attention`, `gemm` or `moe`"] = None
     backend: Annotated[str | None, "the backend that was asked for"] = None
     shape: Annotated[str | None, "the id without its backend"] = None
-    case_tag: Annotated[str | None, "as given by `--perf-case-tag` or the line of a testlist"] = None
+    case_tag: Annotated[str | None, "by `--perf-case-tag` or the line of a testlist"] = None
     repro: Annotated[str | None, "a `pytest` line that runs this case again"] = None
     device: Annotated[str | None, "torch's name of the device"] = None
     device_name: Annotated[str | None, "the model of the GPU or CPU"] = None
-    gpu_uuid: Annotated[str | None, "which card it is; `null` on a CPU"] = None
+    gpu_uuid: Annotated[str | None, "which card it is"] = None
 
     @property
     def place(self) -> str:
@@ -56,20 +56,21 @@ class Identity:
 class Setup:
     """How the case was set up before it was timed."""
 
+    tier: Annotated[str | None, "the tier of shapes that it is of; `null` for a shape that was named"] = None
     resolved_backend: Annotated[str | None, "what the backend chose: `auto` to `fa3`, `trtllm-native` to `xqa`"] = None
-    autotuned: Annotated[bool | None, "whether FlashInfer's tuner ran for this case before it was timed"] = None
+    autotuned: Annotated[bool | None, "whether FlashInfer's tuner ran before it was timed"] = None
     autotune_cache: Annotated[str | None, "the file of tactics that the tuner was given"] = None
     tactic: Annotated[
         str | None,
-        "the runner and the tactic that the tuner answered with, `default` if it knew none; `null` if it was not asked",
+        "the runner and the tactic that the tuner answered with, `default` if it knew none",
     ] = None
     seed: Annotated[int | None, "of the inputs"] = None
     verbose: Annotated[int | None, "how often `-v` is given on the case's line"] = None
     inputs: Annotated[tuple[str, ...] | None, "each input's shape and type, with `-vv`"] = None
     repro_upstream: Annotated[
         str | None,
-        "a `flashinfer_benchmark.py` line that runs this case again; `null` where "
-        "[that script has no such case](formats.md#lines-for-the-old-script)",
+        "a `flashinfer_benchmark.py` line that runs it again, "
+        "[if the script has such a case](formats.md#lines-for-the-old-script)",
     ] = None
 
 
@@ -81,16 +82,15 @@ class Throughput:
     bytes: Annotated[float | None, "bytes that cross the device's memory once"] = None
     flops_dtype: Annotated[
         str | None,
-        "the type whose peak those FLOPs are compared with; `tf32` also if fp32 could not be as "
-        "fast; `null` without FLOPs",
+        "the type whose peak those FLOPs are compared with; `tf32` also if fp32 could not be as fast",
     ] = None
     tflops: Annotated[float | None, "that work over the median"] = None
     tb_per_sec: Annotated[float | None, "those bytes over the median"] = None
     sol_pct: Annotated[float | None, "the share of the roof's time, in percent"] = None
     bound: Annotated[
         Bound | None,
-        "the side of the roof that binds; `memory?` for a type without a known peak: the share is that of "
-        "[the memory's roof](measurement.md#the-roof)",
+        "the side of [the roof](measurement.md#the-roof) that binds: `compute`, `memory`, `link`, or `memory?` of a "
+        "type without a known peak",
     ] = None
     peaks: Annotated[str | None, "which roof: `measured` or `datasheet`"] = None
 
@@ -110,28 +110,24 @@ class Provenance:
     """How the times were taken: only rows that agree in it are comparable."""
 
     instrument: Annotated[str, "`cupti`, `events` or `wall`"] = "wall"
-    fallback: Annotated[str | None, "why it is not the best instrument, where it is not"] = None
+    fallback: Annotated[str | None, "why it is not the best instrument"] = None
     cold_l2: Annotated[str | None, "`rotate`, `flush` or `none`, as it really was"] = None
     rotations: Annotated[int | None, "how many argument sets were rotated"] = None
     cuda_graph: Annotated[bool | None, "whether calls were replayed from CUDA graphs"] = None
-    host_bound: Annotated[
-        bool | None, "whether kernels wait for their launches, so that it is the host's time; `null` without CUPTI"
-    ] = None
-    cpu_threads: Annotated[int | None, "torch's threads, as `--perf-cpu-threads` asks for; `null` on a GPU"] = None
+    host_bound: Annotated[bool | None, "whether kernels wait for their launches, so that it is the host's time"] = None
+    cpu_threads: Annotated[int | None, "torch's threads, on a CPU"] = None
     warmups: Annotated[int | None, "untimed calls before the timed ones"] = None
     stopped: Annotated[
         str | None,
-        "what ended the timed calls: `asked`, `precise`, `most calls`, `scatters`, `max time` or `wall time` "
-        "([what they mean](measurement.md#how-many-calls))",
+        "[what ended the timed calls](measurement.md#how-many-calls): `asked`, `precise`, `most calls`, `scatters`, "
+        "`max time` or `wall time`",
     ] = None
     placements: Annotated[
         tuple[Placement, ...],
         "for each [placement](measurement.md#placements) its medians, in seconds and cycles, and where the memory of "
-        "each tensor begins that the call touches",
+        "its tensors begins",
     ] = ()
-    placement_spread: Annotated[
-        float | None, "the standard deviation of those medians over their mean; `null` for a single one"
-    ] = None
+    placement_spread: Annotated[float | None, "the standard deviation of those medians over their mean"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,20 +137,20 @@ class Library:
     implementation: Annotated[
         tuple[str, ...] | None,
         "[whose kernels](row.md#which-implementation-ran) ran, in order: `CUDA`, `CuTe DSL`, `cuDNN`, `cuBLAS`, "
-        "`torch`, or `unknown`; `null` without CUPTI",
+        "`torch`, or `unknown`",
     ] = None
     requirements: Annotated[
         Mapping[str, str | None] | None,
-        "the version of each package that FlashInfer requires, by its own metadata; `null` for what is not installed",
+        "the version of each package that FlashInfer requires; `null` for what is not installed",
     ] = None
     unmet: Annotated[
         Mapping[str, str] | None,
-        "packages that FlashInfer requires, or these in turn, and that are missing or too old: why, by name",
+        "which of these, or of what these require, are missing or too old, and why",
     ] = None
     switches: Annotated[
         Mapping[str, str] | None,
-        "variables of the environment that were set and that choose FlashInfer's kernels; `set` where the value is no "
-        "number and no word as `auto` or `off`: it [may be a secret](../pytest_flashinfer_perf/machine/switches.py)",
+        "variables of the environment that choose kernels; `set` where a value [may be a secret]"
+        "(../pytest_flashinfer_perf/machine/switches.py)",
     ] = None
 
 
@@ -181,16 +177,13 @@ class KernelsAndGaps:
 
     busy: Annotated[
         float | None,
-        "the median of the seconds of a call in which a kernel, a copy or a fill ran; `null` without CUPTI",
+        "the median of the seconds of a call in which a kernel, a copy or a fill ran",
     ] = None
     busy_per_call: Annotated[tuple[float, ...] | None, "of each timed call, in the order of its samples"] = None
-    gap: Annotated[
-        float | None, "the median of the seconds in which none ran, between the first start and the last end"
-    ] = None
+    gap: Annotated[float | None, "the median of the seconds in which none ran"] = None
     gap_of: Annotated[
         GapOf | None,
-        "`host`: kernels were launched one by one, so it is the host's; `graph`: between those of a CUDA graph; `null` "
-        "without a gap",
+        "`host`: kernels were launched one by one; `graph`: between those of a CUDA graph",
     ] = None
 
 
@@ -198,19 +191,17 @@ class KernelsAndGaps:
 class ClockReadings:
     """SM cycles between stamps before and after a call, and what NVML reported meanwhile."""
 
-    cycles: Annotated[
-        float | None, "the median of the cycles per call; the stamps' own launches are in it (about 3.5 us)"
-    ] = None
+    cycles: Annotated[float | None, "the median per call, with the stamps' own launches (about 3.5 us)"] = None
     cycles_spread: Annotated[float | None, "their standard deviation over their mean"] = None
     cycles_per_call: Annotated[tuple[float, ...] | None, "of each call, back to back"] = None
     sm_ghz: Annotated[float | None, "the SM clock during those calls"] = None
     sm_ghz_per_call: Annotated[tuple[float, ...] | None, "of each call"] = None
     queued: Annotated[
         bool | None,
-        "whether these calls were in the queue before the GPU reached them; otherwise their cycles are the host's",
+        "whether these calls were in the queue before the GPU reached them; else their cycles are the host's",
     ] = None
-    throttle: Annotated[str | None, "why NVML says that the clock was held down, while the clock pass ran"] = None
-    power_w: Annotated[float | None, "by NVML, while the clock pass ran"] = None
+    throttle: Annotated[str | None, "why NVML says that the clock was held down meanwhile"] = None
+    power_w: Annotated[float | None, "by NVML"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,11 +210,12 @@ class AnswerCheck:
 
     refcheck: Annotated[
         Refcheck | None,
-        "`sampled`: some rows of the outputs; `wrong`, where that is allowed; `not checked`, without a reference",
+        "`passed`, `sampled` of some rows of the outputs, `wrong` where that is allowed, `off`, or `not checked` "
+        "without a reference",
     ] = None
     allow_output_mismatch: Annotated[bool | None, "whether a wrong answer was allowed"] = None
     refcheck_rows: Annotated[int | None, "how many rows of the outputs were compared; `null` for all"] = None
-    refcheck_worst_abs: Annotated[float | None, "the largest error; `null` if none is known, or it is no number"] = None
+    refcheck_worst_abs: Annotated[float | None, "the largest error"] = None
     refcheck_worst_rel: Annotated[float | None, "the largest error over its row's rms"] = None
 
 
@@ -233,18 +225,15 @@ class Execution:
 
     status: Annotated[
         Status | None,
-        "`noisy`: the [median is not known well](measurement.md#noise); `invalid`: faster than the larger of both "
-        "roofs; `wrong`, where that is allowed",
+        "`ok`, [`noisy`](measurement.md#noise), `invalid` if faster than both roofs, or `wrong` where that is allowed",
     ] = None
-    spread: Annotated[
-        float | None, "the standard deviation of the samples over their mean; `null` for a single one"
-    ] = None
+    spread: Annotated[float | None, "the standard deviation of the samples over their mean"] = None
     notes: Annotated[tuple[str, ...], "where it differs from what was asked for, and other remarks"] = ()
     peak_memory_bytes: Annotated[int | None, "allocated by torch at most, reference included"] = None
     contention: Annotated[
-        Contention | None, "[what else ran](row.md#a-busy-machine) beside calls on the host's clock; `null` on a GPU's"
+        Contention | None, "[what else ran](row.md#a-busy-machine) beside calls on the host's clock"
     ] = None
-    worker: Annotated[str | None, "xdist's name of the process, `null` without"] = None
+    worker: Annotated[str | None, "xdist's name of the process"] = None
     case_s: Annotated[float | None, "seconds that the whole case took, inputs, building and checking included"] = None
 
 

@@ -162,8 +162,8 @@ class Run:
     def ended(self, names: Iterable[str]) -> Unmeasured | None:
         """The case that was not measured, by the first of its names that is known; a failure before other outcomes."""
         ordered = sorted(self.unmeasured, key=lambda one: one.outcome == FAILED)
-        known = {one.case: one for one in ordered}
-        return next((known[name] for name in names if name in known), None)
+        by_case = {one.case: one for one in ordered}
+        return next((by_case[name] for name in names if name in by_case), None)
 
     @property
     def fingerprint(self) -> tuple[frozenset[tuple[object, ...]], datetime | None]:

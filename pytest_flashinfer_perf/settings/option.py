@@ -36,6 +36,7 @@ class Option:
     """Its name, the keywords that argparse and pytest take for it, and what becomes of its value.
 
     `reads` if it names files that are read; `writes` names any file in the folder that it names, "" for that file.
+    `pytest --help` shows the `daily` ones; `flashinfer-perf options` shows all.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Option:
     reads: bool = False
     writes: str | None = None
     may_be_empty: bool = False
+    daily: bool = False
 
     @property
     def default(self) -> Any:
@@ -64,16 +66,17 @@ class Option:
         add(self.name, **self.keywords)
 
 
-def option(
+def option(  # noqa: PLR0913 - one argument per property of an option
     name: str,
     *,
     child: Child = Child.SAME,
     reads: bool = False,
     writes: str | None = None,
     may_be_empty: bool = False,
+    daily: bool = False,
     **keywords: Any,
 ) -> Option:
-    return Option(name, keywords, child, reads, writes, may_be_empty)
+    return Option(name, keywords, child, reads, writes, may_be_empty, daily)
 
 
 # A setting is a field of a dataclass that has the value of an option: declared there, and nowhere else.
@@ -191,8 +194,8 @@ ALLOW = option(
     may_be_empty=True,
     metavar="A,B",
     default="",
-    help="Do not exit with 2 for these: cases that are missing, deselected or invalid, or another GPU, driver or "
-    "setting. An unknown name lists those that there are. Default: none.",
+    help="Do not exit with 2 for these: missing, deselected or invalid cases, another GPU, driver or setting. "
+    "An unknown name lists all. Default: none.",
 )
 JUDGED = (STRICT, ALLOW)
 

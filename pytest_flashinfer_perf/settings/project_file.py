@@ -53,10 +53,10 @@ class ProjectFile:
 
     def verify(self, beside: Iterable[str]) -> None:
         """Raise for a section that is neither one of these, which extensions declare, nor our own."""
-        known = (*SECTIONS, *beside)
+        sections = (*SECTIONS, *beside)
         for name in self.sections:
-            if name not in known:
-                raise ProjectFileError(f"{self.path}: sections: {unknown(name, known)}")
+            if name not in sections:
+                raise ProjectFileError(f"{self.path}: sections: {unknown(name, sections)}")
 
     def section(self, name: str, fields: Collection[str]) -> Mapping[str, Any]:
         """The entries of a section, each a table of some of these fields, by what they match."""

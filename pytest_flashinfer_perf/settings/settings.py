@@ -47,15 +47,15 @@ class Measuring:
         "--perf-instrument",
         **choice(*get_args(InstrumentChoice)),
         default="auto",
-        help="Read the time from CUPTI, from CUDA events or from the host's clock (wall). auto takes the first of "
-        "these that works. Default: %(default)s.",
+        help="Read the time from CUPTI, CUDA events or the host's clock (wall). auto takes the first that works. "
+        "Default: %(default)s.",
     )
     cuda_graph: GraphChoice = setting(
         TIMING,
         "--perf-cuda-graph",
         **choice(*get_args(GraphChoice)),
         default="auto",
-        help="Replay calls from CUDA graphs. auto does so for the cases of the suite and not for perf.time(). "
+        help="Replay calls from CUDA graphs. auto does so for cases of the suite, not for perf.time(). "
         "Default: %(default)s.",
     )
     cold_l2: ColdChoice = setting(
@@ -63,8 +63,8 @@ class Measuring:
         "--perf-cold-l2",
         **choice(*get_args(ColdChoice)),
         default="rotate",
-        help="Make the L2 cache cold before each call: rotate through copies of the arguments, flush the cache, or "
-        "leave it warm (none). Default: %(default)s.",
+        help="Make the L2 cold before each call: rotate copies of the arguments, flush it, or leave it warm (none). "
+        "Default: %(default)s.",
     )
     iters: int | None = setting(
         TIMING,
@@ -94,8 +94,7 @@ class Measuring:
         "--perf-peaks",
         **choice(*get_args(PeaksChoice)),
         default="measured",
-        help="Take the peak FLOP/s and bandwidth for %%roof from a measurement on this GPU, or from its datasheet. "
-        "Default: %(default)s.",
+        help="Take the peaks for %%roof from a measurement on this GPU, or from its datasheet. Default: %(default)s.",
     )
 
     def __post_init__(self) -> None:
@@ -112,14 +111,14 @@ class Measuring:
             if not (is_default or bounds[name].allows(value)):
                 raise MeasuringError(f"{name} {bounds[name].refusal(value)}")
 
-    def changed_by(self, asked: Asked) -> Measuring:
-        """This Measuring with the fields that `asked` names; a Measuring names all of them."""
-        if asked is None or isinstance(asked, Measuring):
-            return asked or self
-        if not isinstance(asked, Mapping):
-            raise MeasuringError(f"measuring must be a Measuring, or a dictionary of its fields, got {asked!r}")
-        self.verify(asked)
-        return replace(self, **asked)
+    def changed_by(self, changes: MeasuringLike) -> Measuring:
+        """This Measuring with the fields that `changes` names; a Measuring names all of them."""
+        if changes is None or isinstance(changes, Measuring):
+            return changes or self
+        if not isinstance(changes, Mapping):
+            raise MeasuringError(f"measuring must be a Measuring, or a dictionary of its fields, got {changes!r}")
+        self.verify(changes)
+        return replace(self, **changes)
 
     @property
     def of_one_call(self) -> Measuring:
@@ -127,7 +126,7 @@ class Measuring:
         return replace(self, iters=1, warmup=0)
 
 
-Asked = Measuring | Mapping[str, Any] | None
+MeasuringLike = Measuring | Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -137,9 +136,10 @@ class Checking:
     refcheck: RefcheckChoice = setting(
         CHECKING,
         "--perf-refcheck",
+        daily=True,
         choices=get_args(RefcheckChoice),
         default="on",
-        help="Compare answers with the reference: as well as timing (on), not at all (off), or without timing (only). "
+        help="Compare answers with the reference: beside timing (on), not at all (off), or without timing (only). "
         "Default: %(default)s.",
     )
     allow_output_mismatch: bool = setting(
@@ -169,40 +169,45 @@ def _no_file() -> ProjectFile:
 class Settings:
     """All settings of a run."""
 
-    suite: str = setting(
+    suite: str | None = setting(
         CASES,
         "--perf-suite",
+        daily=True,
         choices=("smoke", "default", "full", "plan"),
-        default="default",
-        help="Tier of shapes to run: a few (smoke), the usual ones (default), those of all models (full) or batches "
-        "from 1 to 4,096 of the wrappers that have plan() (plan). Default: %(default)s.",
+        help="Tier of shapes to run: a few (smoke), the usual ones (default), those of all models (full), or batches "
+        "from 1 to 4,096 of what has a plan() (plan). Default: default, and smoke on a CPU.",
     )
     named_backends: str | None = setting(
-        CASES, "--perf-backends", metavar="A,B", help="Run these backends only. Default: all backends of a routine."
+        CASES,
+        "--perf-backends",
+        daily=True,
+        metavar="A,B",
+        help="Run these backends only. Default: all backends of a routine.",
     )
     cases: tuple[str, ...] = setting(
         CASES,
         "--perf-case",
+        daily=True,
         metavar="FLAGS",
         **REPEATABLE,
-        help="Run exactly this case, given by the flags of flashinfer_benchmark.py or those that an "
-        "extension reads (repeatable). The field `repro` of each row holds the flags of its case.",
+        help="Run exactly this case, by its flags, as the field `repro` of a row has them (repeatable).",
     )
     max_memory: float | None = setting(
         CASES,
         "--perf-max-memory",
         metavar="GIB",
         type=GIB,
-        help="Skip cases that are estimated to need more memory than this. Default: the memory that is free.",
+        help="Skip cases that need more memory than this, by estimate. Default: the free memory.",
     )
     device: str = setting(
         TIMING,
         "--perf-device",
+        daily=True,
         child=Child.OWN,
         metavar="DEVICE",
         default="auto",
-        help="Device to measure on: auto (the first GPU, or the CPU without one), cuda, cuda:N, cpu, or cpu:any, which "
-        "lets the workers of xdist measure at the same time, with more noise. Default: %(default)s.",
+        help="Device to measure on: auto (the first GPU, else the CPU), cuda, cuda:N, cpu, or cpu:any, by which "
+        "workers measure at the same time, with more noise. Default: %(default)s.",
     )
     seed: int | None = setting(
         TIMING, "--perf-seed", metavar="N", type=SEED, help=f"Seed of the random inputs. Default: {DEFAULT_SEED}."

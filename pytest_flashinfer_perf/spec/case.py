@@ -53,10 +53,10 @@ class CaseOptions:
 
     def applied_to(self, run: Measuring, device: Device) -> Measuring:
         """The run's way to measure with these options; CUDA events are ignored without a GPU."""
-        asked: dict[str, Any] = {"iters": self.num_iters, "warmup": self.dry_run_iters}
-        asked["cuda_graph"] = "off" if self.no_cuda_graph else None
-        asked["instrument"] = "events" if self.use_cuda_events and device.is_gpu else None
-        return replace(run, **{name: value for name, value in asked.items() if value is not None})
+        changes: dict[str, Any] = {"iters": self.num_iters, "warmup": self.dry_run_iters}
+        changes["cuda_graph"] = "off" if self.no_cuda_graph else None
+        changes["instrument"] = "events" if self.use_cuda_events and device.is_gpu else None
+        return replace(run, **{name: value for name, value in changes.items() if value is not None})
 
     def applied_to_checks(self, run: Checking) -> Checking:
         return replace(run, allow_output_mismatch=True) if self.allow_output_mismatch else run
@@ -92,6 +92,7 @@ class Case:
     options: CaseOptions = CaseOptions()
     nth: int = 1  # occurrence in a testlist
     stands_in: bool = False  # nobody named its backend: it runs where there is no GPU, if it is small
+    tier: str | None = field(default=None, compare=False)  # that it was taken from
 
     def __post_init__(self) -> None:
         if not SEED.allows(self.seed):
@@ -157,8 +158,8 @@ class Case:
         """The names that `-k` selects it by, with its model and its types, however these are written."""
         model = {self.shape.model.name} if self.shape.model else set()
         params = self.params
-        given = (getattr(params, f.name) for f in fields_of(type(params)) if f.name.endswith("dtype"))
-        dtypes = {name for name in given if name is not None}
+        values = (getattr(params, f.name) for f in fields_of(type(params)) if f.name.endswith("dtype"))
+        dtypes = {name for name in values if name is not None}
         return self.routine.keywords(self.backend_name) | model | dtypes | {SHORT.get(name, name) for name in dtypes}
 
     @property
@@ -202,26 +203,26 @@ def parse_of(
     shared = {**{names: {"dest": "routine"} for names in naming_flags()}, **GENERAL}
     for names, how in shared.items():
         general.add_argument(*names, **how)
-    known, rest = general.parse_known_args(words)
-    if known.autotune and not routine.tunes_by_flag:  # one of the routine's own flags, if it has it
+    parsed, rest = general.parse_known_args(words)
+    if parsed.autotune and not routine.tunes_by_flag:  # one of the routine's own flags, if it has it
         rest = [*rest, "--autotune"]
     shape = Shape(flags.read(routine.params, translated(rest), accepted, [names[0] for names in shared]))
-    given = {name: getattr(known, name) for name in (*COUNTS, *SWITCHES, "verbose")}
-    options = CaseOptions(**{**given, "autotune": known.autotune and routine.tunes_by_flag})
-    settings = (known.random_seed, known.case_tag, known.autotune_cache, options)
-    return FlagLine(routine, shape, tuple(known.backends or ()), settings, known)
+    options = {name: getattr(parsed, name) for name in (*COUNTS, *SWITCHES, "verbose")}
+    case_options = CaseOptions(**{**options, "autotune": parsed.autotune and routine.tunes_by_flag})
+    settings = (parsed.random_seed, parsed.case_tag, parsed.autotune_cache, case_options)
+    return FlagLine(routine, shape, tuple(parsed.backends or ()), settings, parsed)
 
 
 def name_in(words: list[str]) -> str:
     """The routine of a line, whose flags are read next."""
-    named = flags.parser()
+    parser = flags.parser()
     for names in naming_flags():
-        named.add_argument(*names, dest="routine")
-    known, rest = named.parse_known_args(words)
-    if known.routine is None:
+        parser.add_argument(*names, dest="routine")
+    parsed, rest = parser.parse_known_args(words)
+    if parsed.routine is None:
         typed = next((word for word in rest if difflib.get_close_matches(word, REQUIRED, cutoff=0.8)), None)
         raise ParamError(flags.unknown(typed, REQUIRED) if typed else flags.required(["--routine/-R"]))
-    return str(known.routine)
+    return str(parsed.routine)
 
 
 # Upstream's flags of any routine beside its name, and how argparse reads them.
@@ -262,8 +263,8 @@ def routine_named(name: str, routines: dict[str, AnyRoutine]) -> AnyRoutine:
 def backend_named(name: str, routine: AnyRoutine) -> str:
     backend = routine.backend_named(name)
     if backend is None:
-        known = sorted([*routine.backends, *routine.aliases])
-        raise ParamError(f"backends: {unknown(name, known)} of {routine.name}")
+        names = sorted([*routine.backends, *routine.aliases])
+        raise ParamError(f"backends: {unknown(name, names)} of {routine.name}")
     return backend.name
 
 
@@ -286,19 +287,19 @@ class Selection(NamedTuple):
 
 def parse_selector(line: str, routine: AnyRoutine, routines: Routines) -> Selection | None:
     """Parse the line for this routine, None if it names another one."""
-    known = {**routines, routine.name: routine}
+    with_this = {**routines, routine.name: routine}
     general = flags.parser()
     for names in naming_flags():
         general.add_argument(*names, dest=names[0])
     general.add_argument("--backends", nargs="+", default=[])
-    given, rest = general.parse_known_args(flags.split(line))
-    named = {names: getattr(given, names[0]) for names in naming_flags() if getattr(given, names[0]) is not None}
+    parsed, rest = general.parse_known_args(flags.split(line))
+    named = {names: getattr(parsed, names[0]) for names in naming_flags() if getattr(parsed, names[0]) is not None}
     if Routine.named_by in named:
-        routine_named(named[Routine.named_by], known)
+        routine_named(named[Routine.named_by], with_this)
     if any(names != routine.named_by or name != routine.name for names, name in named.items()):
         return None
-    backends = tuple(backend_named(name, routine) for name in given.backends)
-    return Selection(backends, flags.read_some(routine.params, rest, flags_of_family(routine, known)))
+    backends = tuple(backend_named(name, routine) for name in parsed.backends)
+    return Selection(backends, flags.read_some(routine.params, rest, flags_of_family(routine, with_this)))
 
 
 def selects(line: str, case: Case, routines: Routines) -> bool:

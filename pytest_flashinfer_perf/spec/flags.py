@@ -28,11 +28,11 @@ def parser() -> argparse.ArgumentParser:
 
 def read(params: type[P], words: Sequence[str], accepted: Collection[str] = (), hints: Collection[str] = ()) -> P:
     """Parse the flags of a routine. Those in `accepted` are ignored; `hints` are known to other parsers."""
-    given = read_some(params, words, accepted, hints, "store_true")
-    missing = [field.spellings for field in fields_of(params) if field.required and field.name not in given]
+    values = read_some(params, words, accepted, hints, "store_true")
+    missing = [field.spellings for field in fields_of(params) if field.required and field.name not in values]
     if missing:
         raise ParamError(required("/".join(f"--{name}" for name in names) for names in missing))
-    return params(**given)
+    return params(**values)
 
 
 def read_some(
@@ -43,16 +43,16 @@ def read_some(
     switch: Any = argparse.BooleanOptionalAction,
 ) -> dict[str, Any]:
     """The values of the fields that are given; `--no-return_lse` gives False for a switch, unless it is stored true."""
-    made = parser()
+    parsing = parser()
     for field in fields_of(params):
         names = [f"--{name}" for name in field.spellings]
         how = {"action": switch} if field.type is bool else {"type": field.reader}
-        made.add_argument(*names, dest=field.name, default=argparse.SUPPRESS, **how)
+        parsing.add_argument(*names, dest=field.name, default=argparse.SUPPRESS, **how)
     own = {spelling for field in fields_of(params) for spelling in field.spellings}
     ignored = [f"--{name}" for name in sorted({*params.ignores, *accepted} - own)]
     for name in ignored:
-        made.add_argument(name, nargs="?", default=argparse.SUPPRESS)
-    args, others = made.parse_known_args(list(words))
+        parsing.add_argument(name, nargs="?", default=argparse.SUPPRESS)
+    args, others = parsing.parse_known_args(list(words))
     if others and others[0] in params.refuses:
         raise ParamError(f"{others[0]} {params.refuses[others[0]]}")
     if others:
@@ -64,11 +64,11 @@ def required(flags: Iterable[str]) -> str:
     return f"the following arguments are required: {', '.join(flags)}"
 
 
-def unknown(word: str, known: Collection[str]) -> str:
+def unknown(word: str, flags: Collection[str]) -> str:
     name = word.partition("=")[0]
-    if name in known:
+    if name in flags:
         return f"{name} belongs to a command, and not to the line of a case"
-    close = difflib.get_close_matches(name, sorted(known), n=1)
+    close = difflib.get_close_matches(name, sorted(flags), n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
     return f"unknown flag {name}{hint}" if name.startswith("-") else f"{name!r} belongs to no flag"
 

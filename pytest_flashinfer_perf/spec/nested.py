@@ -92,8 +92,8 @@ def _attributes(tree: Any) -> dict[str, Any]:
     if type(tree) in (tuple, list, dict):
         return {}
     own = [name for name in (*getattr(tree, "__dict__", ()), *_slots(type(tree))) if hasattr(tree, name)]
-    known = () if isinstance(tree, (tuple, list, dict)) else _fields(tree)
-    return {name: getattr(tree, name) for name in own if name not in known}
+    declared = () if isinstance(tree, (tuple, list, dict)) else _fields(tree)
+    return {name: getattr(tree, name) for name in own if name not in declared}
 
 
 def _slots(kind: type) -> Iterator[str]:

@@ -53,8 +53,8 @@ class Flag:
 def _field_by(declared: Callable[Facts, Flag]) -> Callable[Facts, Any]:
     @functools.wraps(declared)
     def flag(*args: Facts.args, **facts: Facts.kwargs) -> Any:
-        made = declared(*args, **facts)
-        return dataclasses.field(default=made.default, kw_only=True, metadata={"flag": made})
+        declaration = declared(*args, **facts)
+        return dataclasses.field(default=declaration.default, kw_only=True, metadata={"flag": declaration})
 
     return flag
 
@@ -121,13 +121,13 @@ SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "fp8_e4m3": "
 
 def fields_of(params: type[Params]) -> tuple[Field, ...]:
     if params not in _FIELDS:
-        hints, found = typing.get_type_hints(params), []
+        hints, result = typing.get_type_hints(params), []
         for declared in dataclasses.fields(params):
             hint = hints[declared.name]
             alternatives = [a for a in typing.get_args(hint) if a is not type(None)]
             base = alternatives[0] if alternatives else hint
-            found.append(Field(declared.name, base, bool(alternatives), declared.metadata["flag"]))
-        _FIELDS[params] = tuple(found)
+            result.append(Field(declared.name, base, bool(alternatives), declared.metadata["flag"]))
+        _FIELDS[params] = tuple(result)
     return _FIELDS[params]
 
 
@@ -165,9 +165,9 @@ class Params:
 
     def as_json(self) -> dict[str, Value]:
         """The fields as JSON strings, numbers and booleans, with defaults that other fields give; None is left out."""
-        given = self.as_dict()
-        implied = {f.name: self.implied(f) for f in fields_of(type(self)) if f.flag.same_as and given[f.name] is None}
-        return {name: value for name, value in {**given, **implied}.items() if value is not None}
+        values = self.as_dict()
+        implied = {f.name: self.implied(f) for f in fields_of(type(self)) if f.flag.same_as and values[f.name] is None}
+        return {name: value for name, value in {**values, **implied}.items() if value is not None}
 
     def implied(self, field: Field) -> Value:
         """The value of a field that is not given and by default the same as another one."""
@@ -176,11 +176,11 @@ class Params:
 
     def slug(self, covered: Mapping[str, Value] | None = None) -> str:
         """The id of this problem, without the fields that a model's name already covers."""
-        known = covered or {}
+        covered_fields = covered or {}
         tokens = []
         for field in fields_of(type(self)):
             value, same_as = getattr(self, field.name), field.flag.same_as
             is_implied = same_as and value == getattr(self, same_as)
-            if not is_implied and (field.name not in known or field.flag.usual == ""):
+            if not is_implied and (field.name not in covered_fields or field.flag.usual == ""):
                 tokens.append(field.token(value))
         return "-".join(filter(None, tokens))

@@ -169,9 +169,9 @@ class Routine(Generic[P, X]):
 
         def declare(build: Build[P, X]) -> Build[P, X]:
             for name in names:
-                known_as = runs_as or name
-                requires = capability.backend(known_as, api) if api else ()
-                self.backends[name] = Backend(name, build, api, requires, limits, tunes, known_as, modules)
+                implementation = runs_as or name
+                requires = capability.backend(implementation, api) if api else ()
+                self.backends[name] = Backend(name, build, api, requires, limits, tunes, implementation, modules)
             return build
 
         return declare
@@ -266,10 +266,10 @@ def roofline(cost: Cost, seconds: float, peaks: Peaks | None) -> Roofline | None
 
 def as_run(cost: Cost, seconds: float, limit: Peaks | None) -> Cost:
     """The cost with the dtype tf32 if fp32 inputs were multiplied faster than fp32 allows."""
-    known = limit.flops_per_s if limit else {}
-    if not (cost.inferred and cost.dtype == "float32" and {"float32", "tf32"} <= known.keys()):
+    rates = limit.flops_per_s if limit else {}
+    if not (cost.inferred and cost.dtype == "float32" and {"float32", "tf32"} <= rates.keys()):
         return cost
-    return replace(cost, dtype="tf32") if cost.flops > known["float32"] * seconds else cost
+    return replace(cost, dtype="tf32") if cost.flops > rates["float32"] * seconds else cost
 
 
 def first_that_covers(cost: Cost, preferred: Sequence[Peaks]) -> Peaks | None:
@@ -277,10 +277,10 @@ def first_that_covers(cost: Cost, preferred: Sequence[Peaks]) -> Peaks | None:
     return next((peaks for peaks in preferred if peaks.covers(cost)), preferred[0] if preferred else None)
 
 
-def best_of(known: Collection[Peaks]) -> Peaks | None:
+def best_of(roofs: Collection[Peaks]) -> Peaks | None:
     """The roof that no result can exceed: for each rate the larger one of measurement and datasheet."""
-    if not known:
+    if not roofs:
         return None
-    dtypes = {dtype for p in known for dtype in p.flops_per_s}
-    flops = {d: max(p.flops_per_s.get(d, 0.0) for p in known) for d in dtypes}
-    return Peaks(max(p.bytes_per_s for p in known), flops, "larger")
+    dtypes = {dtype for p in roofs for dtype in p.flops_per_s}
+    flops = {d: max(p.flops_per_s.get(d, 0.0) for p in roofs) for d in dtypes}
+    return Peaks(max(p.bytes_per_s for p in roofs), flops, "larger")

@@ -2,7 +2,6 @@
 
 make consumers
 python tests/acceptance/consumers.py [RUN.json]
-python tests/acceptance/consumers.py --dry-run [RUN.json]     # writes the files, and installs nothing
 """
 
 import contextlib
@@ -142,15 +141,11 @@ def node_exporter(program: Path, text: Path, rows: int) -> None:
 
 
 def main() -> None:
-    dry = sys.argv[1:2] == ["--dry-run"]
-    given = sys.argv[1 + dry :]
+    given = sys.argv[1:]
     run = Path(given[0] if given else ROOT / "evidence" / "h200-run.json").resolve()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         nights(run, folder / "nights")
-        if dry:
-            print(f"nights: {len(list((folder / 'nights').iterdir()))} runs")
-            return
         venv.create(folder / "venv", symlinks=True)
         python = folder / "venv" / "bin" / "python"
         # By this environment's pip; most of what is installed is never imported, and need not be compiled.

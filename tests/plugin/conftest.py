@@ -31,9 +31,8 @@ settings.load_profile("no deadline")
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "more: is about clocks, load, a limit, a race, a browser, pip or a network")
-    for needed, plugin in (("timeout", "fair_timeout"), ("xdist", "sharing")):
-        if config.pluginmanager.hasplugin(needed):
-            config.pluginmanager.import_plugin(plugin)
+    if config.pluginmanager.hasplugin("xdist"):
+        config.pluginmanager.import_plugin("sharing")
 
 
 @pytest.hookimpl(wrapper=True)

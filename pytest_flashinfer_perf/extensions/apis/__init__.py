@@ -20,8 +20,7 @@ USES = ("routines",)  # narrow types, and published models
 ALL = option(
     "--perf-api",
     action="store_true",
-    help="Run every API of FlashInfer that comes with inputs and a reference (a trace template), instead of the "
-    "routines of the suite.",
+    help="Run every API of FlashInfer that has a trace template, instead of the routines of the suite.",
 )
 MARKER = "perf_apis"
 
@@ -67,9 +66,9 @@ def pytest_perf_paths(config: pytest.Config) -> Sequence[Path]:
 def pytest_perf_line(words: Sequence[str]) -> FlagLine | None:
     if not names_api(words):
         return None
-    from pytest_flashinfer_perf.extensions.apis import known
+    from pytest_flashinfer_perf.extensions.apis import lookup
 
-    return known.line(list(words))
+    return lookup.line(list(words))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -81,8 +80,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_perf_routines_beside(config: pytest.Config) -> Mapping[str, AnyRoutine]:
-    asked = config.getoption(ALL.dest) or any("flashinfer." in name for name in _named_in_settings(config))
-    return _all() if asked else {}
+    wants_apis = config.getoption(ALL.dest) or any("flashinfer." in name for name in _named_in_settings(config))
+    return _all() if wants_apis else {}
 
 
 def _named_in_settings(config: pytest.Config) -> Iterator[str]:
@@ -95,7 +94,7 @@ def _named_in_settings(config: pytest.Config) -> Iterator[str]:
 
 def _all() -> Mapping[str, AnyRoutine]:
     from pytest_flashinfer_perf.api import usage
-    from pytest_flashinfer_perf.extensions.apis.known import all_apis
+    from pytest_flashinfer_perf.extensions.apis.lookup import all_apis
 
     with usage.errors_of_use():
         return all_apis()

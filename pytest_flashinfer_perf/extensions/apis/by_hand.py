@@ -47,21 +47,21 @@ class Template:
     axes: Mapping[str, Any] = field(default_factory=dict)
 
     def instead_of(self, template: Any) -> Any:
-        made = copy.copy(template)
-        made.reference = self.reference
-        made.init, made.outputs = self.init or template.init, self.outputs or template.outputs
-        return made
+        result = copy.copy(template)
+        result.reference = self.reference
+        result.init, result.outputs = self.init or template.init, self.outputs or template.outputs
+        return result
 
 
 def completed(
-    known: Mapping[Key, tuple[Function, Any]], located: Callable[[str], Any]
+    registered: Mapping[Key, tuple[Function, Any]], located: Callable[[str], Any]
 ) -> Iterator[tuple[Key, tuple[Function, Any]]]:
     """The templates by hand that this FlashInfer has an API for."""
     for path, ours in TEMPLATES.items():
-        theirs = {key: entry for key, entry in known.items() if key[0] == path}
-        for key, (function, template) in theirs.items():
+        of_flashinfer = {key: entry for key, entry in registered.items() if key[0] == path}
+        for key, (function, template) in of_flashinfer.items():
             yield key, (function, ours.instead_of(template))
-        if not theirs and ours.init:
+        if not of_flashinfer and ours.init:
             with suppress(ImportError, AttributeError):  # an API of a newer FlashInfer
                 yield (path, path.rpartition(".")[2]), (located(path), ours)
 

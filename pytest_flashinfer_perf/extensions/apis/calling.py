@@ -16,36 +16,35 @@ from typing import Any
 import torch
 
 from pytest_flashinfer_perf.api import builds, capability, check
-from pytest_flashinfer_perf.extensions.apis import given as made
-from pytest_flashinfer_perf.extensions.apis import registry, samplers, truth
-from pytest_flashinfer_perf.extensions.apis.given import Given, LiveTemplate
+from pytest_flashinfer_perf.extensions.apis import call_inputs, registry, samplers, truth
+from pytest_flashinfer_perf.extensions.apis.call_inputs import CallInputs, LiveTemplate
 from pytest_flashinfer_perf.extensions.apis.templates import Api
 from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, LaunchOptions
 
 WORKSPACE_BYTES = 128 << 20
 
 
-def by_flashinfer(api: Api, given: Given, how: LaunchOptions) -> Built[Given]:
+def by_flashinfer(api: Api, inputs: CallInputs, how: LaunchOptions) -> Built[CallInputs]:
     """Call the API once on copies, so that what the library refuses is known before anything is timed."""
-    template = made.live(api)
+    template = call_inputs.live(api)
     chosen = {} if how.backend == registry.ONLY else {"backend": how.backend}
-    with _refusals(api, given.device):
-        function, plan = _function(template, given, chosen)
+    with _refusals(api, inputs.device):
+        function, plan = _function(template, inputs, chosen)
         extra = {name: value for name, value in chosen.items() if name in inspect.signature(function).parameters}
-        trial = given.copied()
+        trial = inputs.copied()
         with _new_memory_marked():
             returned = function(**{**trial.called_with, **extra})
-        _finish(given.device)
-    answers = made.first_call(given, trial, partial(made.answers, api, trial, returned))
+        _finish(inputs.device)
+    answers = call_inputs.first_call(inputs, trial, partial(call_inputs.answers, api, trial, returned))
     for name, tensor in answers.items():
         if tensor.numel() and _is_marked(tensor):
             raise check.WrongAnswerError(
                 f"output {name}: the call returns it as it was allocated: no kernel here writes it"
             )
-    held = _memory_of_answer(function, given, answers) if template.owner is not None else {}
+    held = _memory_of_answer(function, inputs, answers) if template.owner is not None else {}
 
-    def launch(given: Given) -> tuple[torch.Tensor, ...]:
-        return tuple(made.answers(api, given, function(**{**given.called_with, **extra, **held})).values())
+    def launch(inputs: CallInputs) -> tuple[torch.Tensor, ...]:
+        return tuple(call_inputs.answers(api, inputs, function(**{**inputs.called_with, **extra, **held})).values())
 
     return Built(launch, how.backend, plan=plan)
 
@@ -71,27 +70,27 @@ def _is_marked(tensor: torch.Tensor) -> bool:
     return bool((tensor == torch.iinfo(tensor.dtype).max).all())
 
 
-def by_reference(api: Api, given: Given, how: LaunchOptions) -> Built[Given]:
+def by_reference(api: Api, inputs: CallInputs, how: LaunchOptions) -> Built[CallInputs]:
     """Call the template's reference as a backend of its own; its changed inputs are returned too."""
     answer = samplers.drawn if samplers.is_sampler(api) else truth.returned
-    trial = given.copied()
+    trial = inputs.copied()
     try:
         returned = answer(api, trial)
     except truth.NoReferenceError as error:
         raise CannotRunError(str(error)) from error
-    made.first_call(given, trial, partial(truth.named, api, trial, returned))
+    call_inputs.first_call(inputs, trial, partial(truth.named, api, trial, returned))
 
-    def launch(given: Given) -> tuple[torch.Tensor, ...]:
-        return (*truth.named(api, given, answer(api, given)).values(), *given.changed)
+    def launch(inputs: CallInputs) -> tuple[torch.Tensor, ...]:
+        return (*truth.named(api, inputs, answer(api, inputs)).values(), *inputs.changed)
 
     return Built(launch, how.backend)
 
 
 def _memory_of_answer(
-    function: Callable[..., Any], given: Given, answers: dict[str, torch.Tensor]
+    function: Callable[..., Any], inputs: CallInputs, answers: dict[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
     """Memory for a wrapper's output, as an engine gives it: without it, one of them fills new memory in every call."""
-    takes_it = "out" in inspect.signature(function).parameters and "out" not in given.call
+    takes_it = "out" in inspect.signature(function).parameters and "out" not in inputs.call
     if not takes_it or len(answers) != 1:
         return {}
     [answer] = answers.values()
@@ -99,17 +98,17 @@ def _memory_of_answer(
 
 
 def _function(
-    template: LiveTemplate, given: Given, chosen: dict[str, Any]
+    template: LiveTemplate, inputs: CallInputs, chosen: dict[str, Any]
 ) -> tuple[Callable[..., Any], Callable[[], object] | None]:
     """The function to call, and the one that plans it once more; None where nothing is planned."""
     if template.owner is None:
         return template.function, None
-    known = inspect.signature(template.owner).parameters
-    wrapper = template.owner(**dict(_constructed_with(known.values(), chosen, given.device)))
+    parameters = inspect.signature(template.owner).parameters
+    wrapper = template.owner(**dict(_constructed_with(parameters.values(), chosen, inputs.device)))
     method = getattr(wrapper, template.function.__name__)
     if not hasattr(wrapper, "plan"):
         return method, None
-    plan = partial(wrapper.plan, **dict(_planned_with(wrapper.plan, given.plan)))
+    plan = partial(wrapper.plan, **dict(_planned_with(wrapper.plan, inputs.plan)))
     plan()
     return method, plan
 
@@ -136,9 +135,13 @@ def _planned_with(plan: Callable[..., Any], arguments: dict[str, Any]) -> Iterat
     variadic = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     for name, value in arguments.items():
         alike = [other for other in parameters if _alike(name, other.removesuffix("_arr")) and other not in arguments]
-        known = name if name in parameters or variadic or not alike else alike[0]
-        listed = known in parameters and "List" in str(parameters[known].annotation) and isinstance(value, torch.Tensor)
-        yield known, [value] if listed else value
+        parameter_name = name if name in parameters or variadic or not alike else alike[0]
+        listed = (
+            parameter_name in parameters
+            and "List" in str(parameters[parameter_name].annotation)
+            and isinstance(value, torch.Tensor)
+        )
+        yield parameter_name, [value] if listed else value
 
 
 def _alike(name: str, other: str) -> bool:
@@ -163,4 +166,4 @@ def _refusals(api: Api, device: torch.device) -> Iterator[None]:
         lacks = isinstance(error, ModuleNotFoundError) or (isinstance(error, TypeError) and "NoneType" in str(error))
         absent = ", ".join(capability.packages_not_here()) if lacks else ""
         cause = f" (not installed: {absent})" if absent else ""
-        raise CannotRunError(f"{api.path} refuses: {made.in_a_sentence(error)}{cause}") from error
+        raise CannotRunError(f"{api.path} refuses: {call_inputs.in_a_sentence(error)}{cause}") from error

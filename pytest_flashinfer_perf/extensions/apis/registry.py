@@ -34,7 +34,7 @@ def describe() -> Registry:
     failed = _import_decorated(root)
     entries = registered()
     count = Counter(path for path, _ in entries)
-    each = (described(*known, found, count[known[0]]) for known, found in entries.items())
+    each = (described(*key, entry, count[key[0]]) for key, entry in entries.items())
     return Registry(flashinfer.__version__, tuple(sorted(each, key=lambda api: api.name)), failed)
 
 
@@ -63,17 +63,17 @@ def _import_decorated(root: Path) -> dict[str, str]:
     return failed
 
 
-def described(path: str, label: str, found: tuple[Callable[..., Any], Any], count: int) -> Api:
-    function, template = found
-    known = Api(path, label, path.split(".")[1], template.op_type, templates=count)
+def described(path: str, label: str, entry: tuple[Callable[..., Any], Any], count: int) -> Api:
+    function, template = entry
+    api = Api(path, label, path.split(".")[1], template.op_type, templates=count)
     absent = [what for what in ("init", "reference") if getattr(template, what, None) is None]
     if absent:
-        return replace(known, missing=f"its template has no {' and no '.join(absent)}")
+        return replace(api, missing=f"its template has no {' and no '.join(absent)}")
     axes = tuple(_axes(template))
     required = [name for name, default in _arguments(template.init).items() if default is inspect.Parameter.empty]
     read = {axis.name for axis in axes}
     return replace(
-        known,
+        api,
         axes=axes,
         unused=tuple(name for name in required if name not in read),
         inputs=tuple(_declared(template.inputs)),
@@ -97,12 +97,12 @@ def _axes(template: Any) -> Iterator[Axis]:
     """A default of 0 is worked out by `init` from the other axes."""
     for name, default in _arguments(template.init).items():
         required = default is inspect.Parameter.empty
-        given = None if required else default
-        numeric = isinstance(given, (int, float)) and not isinstance(given, bool)
-        if name not in UNREAD and not name.endswith(ONE_MORE) and (required or (numeric and given != 0)):
+        value = None if required else default
+        numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if name not in UNREAD and not name.endswith(ONE_MORE) and (required or (numeric and value != 0)):
             marker = template.axes.get(name)
             sentence = " ".join((getattr(marker, "description", "") or "").split())
-            yield Axis(name, given, sentence, getattr(marker, "abbrev", "") or "")
+            yield Axis(name, value, sentence, getattr(marker, "abbrev", "") or "")
 
 
 def _declared(described: dict[str, Any]) -> Iterator[Declared]:
@@ -133,15 +133,15 @@ def located(path: str) -> Any:
     parts = path.split(".")
     for end in range(len(parts), 0, -1):
         with contextlib.suppress(ModuleNotFoundError):
-            found = importlib.import_module(".".join(parts[:end]))
+            target = importlib.import_module(".".join(parts[:end]))
             for name in parts[end:]:
-                found = getattr(found, name)
-            return found
+                target = getattr(target, name)
+            return target
     raise ModuleNotFoundError(path)
 
 
 def main() -> None:
     warnings.simplefilter("ignore")
     with contextlib.redirect_stdout(io.StringIO()):  # what an import prints is no JSON
-        found = describe()
-    json.dump(asdict(found), sys.stdout)
+        registry = describe()
+    json.dump(asdict(registry), sys.stdout)

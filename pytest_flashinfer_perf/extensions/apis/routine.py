@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.api import Device, capability
-from pytest_flashinfer_perf.extensions.apis import calling, given, prepare, registry, samplers, shapes, truth
-from pytest_flashinfer_perf.extensions.apis.given import Given, Prepared
+from pytest_flashinfer_perf.extensions.apis import call_inputs, calling, prepare, registry, samplers, shapes, truth
+from pytest_flashinfer_perf.extensions.apis.call_inputs import CallInputs, Prepared
 from pytest_flashinfer_perf.extensions.apis.shapes import ApiParams
 from pytest_flashinfer_perf.extensions.apis.special_cases import ONE_RANK, special
 from pytest_flashinfer_perf.extensions.apis.templates import Api
@@ -28,7 +28,7 @@ from pytest_flashinfer_perf.spec.nested import has_both_signs, tensors
 
 
 @dataclass
-class ApiRoutine(Routine[Any, Given]):
+class ApiRoutine(Routine[Any, CallInputs]):
     """A routine whose outputs are decoded before they are compared, and compared where the reference has values."""
 
     api: Api = field(kw_only=True)
@@ -40,43 +40,45 @@ class ApiRoutine(Routine[Any, Given]):
     def mark(self) -> str:
         return "api"
 
-    def read(self, _params: Any, inputs: Given, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        known = _prepared(inputs)
-        if known.probabilities is not None:
-            return (samplers.excess(outputs[0], known.probabilities),)
+    def read(self, _params: Any, inputs: CallInputs, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        prepared = _prepared(inputs)
+        if prepared.probabilities is not None:
+            return (samplers.excess(outputs[0], prepared.probabilities),)
         # A reference that changes its inputs returns them, too.
         named = dict(zip(inputs.shared.first.outputs, outputs, strict=False))
-        return tuple(truth.meant(self.api, name, named[name], inputs.all, known.undecided) for name in known.outputs)
+        return tuple(
+            truth.meant(self.api, name, named[name], inputs.all, prepared.undecided) for name in prepared.outputs
+        )
 
-    def allowed(self, _params: Any, inputs: Given, _backend: str) -> tuple[Tolerance, ...]:
-        known, types = _prepared(inputs), inputs.shared.first.outputs
-        if known.probabilities is not None:
+    def allowed(self, _params: Any, inputs: CallInputs, _backend: str) -> tuple[Tolerance, ...]:
+        prepared, types = _prepared(inputs), inputs.shared.first.outputs
+        if prepared.probabilities is not None:
             return (samplers.ALLOWED,)
-        return tuple(truth.tolerance(self.api, name, types[name]) for name in known.outputs)
+        return tuple(truth.tolerance(self.api, name, types[name]) for name in prepared.outputs)
 
-    def described(self, _params: Any, inputs: Given, _bounds: tuple[Tolerance, ...]) -> Mapping[str, Any]:
-        known, own = _prepared(inputs), special(self.api)
-        unknown = [name for name in inputs.shared.first.outputs if name not in known.outputs]
-        silent = f"it says nothing of {', '.join(unknown)}" if unknown and known.outputs else None
+    def described(self, _params: Any, inputs: CallInputs, _bounds: tuple[Tolerance, ...]) -> Mapping[str, Any]:
+        prepared, own = _prepared(inputs), special(self.api)
+        unmentioned = [name for name in inputs.shared.first.outputs if name not in prepared.outputs]
+        silent = f"it says nothing of {', '.join(unmentioned)}" if unmentioned and prepared.outputs else None
         return {
             "derived": True,
-            "reference": known.computed_in,
-            "no_reference": known.missing or None,
+            "reference": prepared.computed_in,
+            "no_reference": prepared.missing or None,
             "weak_reference": own.weak or own.why_not_compared or silent,
         }
 
-    def changed(self, inputs: Given) -> tuple[Tensor, ...]:
-        return () if given.write_only(self.api, inputs) else inputs.changed
+    def changed(self, inputs: CallInputs) -> tuple[Tensor, ...]:
+        return () if call_inputs.write_only(self.api, inputs) else inputs.changed
 
 
 def of(api: Api) -> ApiRoutine:
     params = shapes.params_of(api)
-    made = ApiRoutine(
+    routine = ApiRoutine(
         api.name,
         family=api.family,
         params=params,
-        inputs=lambda p, rand, device: given.make(api, p, str(device), rand.initial_seed()),
-        outputs=partial(given.write_only, api),
+        inputs=lambda p, rand, device: call_inputs.make(api, p, str(device), rand.initial_seed()),
+        outputs=partial(call_inputs.write_only, api),
         reference=partial(_reference, api),
         cost=partial(_cost, api),
         tolerances=lambda _p, _backend: (),
@@ -86,18 +88,18 @@ def of(api: Api) -> ApiRoutine:
         tiers={tier: partial(shapes.of_tier, api, params, tier) for tier in ("smoke", "default")},
         api=api,
     )
-    found = shapes.presets(api)
-    if found:
-        made.sweep(found)(partial(shapes.of_model, api, params))
+    presets = shapes.presets(api)
+    if presets:
+        routine.sweep(presets)(partial(shapes.of_model, api, params))
     else:
-        made.tiers["full"] = made.tiers["default"]
-    made.backends.update((backend.name, backend) for backend in _backends(api))
+        routine.tiers["full"] = routine.tiers["default"]
+    routine.backends.update((backend.name, backend) for backend in _backends(api))
     if len(api.backends) == 1:  # what `flashinfer_benchmark.py` calls the one way there is
-        made.aliases = dict.fromkeys({"flashinfer", "cuda"} - set(api.backends), api.backends[0])
-    return made
+        routine.aliases = dict.fromkeys({"flashinfer", "cuda"} - set(api.backends), api.backends[0])
+    return routine
 
 
-def _backends(api: Api) -> Iterator[Backend[Any, Given]]:
+def _backends(api: Api) -> Iterator[Backend[Any, CallInputs]]:
     for name in api.backends:
         needs = requirements(api, name)
         yield Backend(name, lambda _p, x, how: calling.by_flashinfer(api, x, how), api.below, needs)
@@ -105,35 +107,35 @@ def _backends(api: Api) -> Iterator[Backend[Any, Given]]:
     yield Backend("torch", lambda _p, x, how: calling.by_reference(api, x, how), "", needs, on_a_cpu)
 
 
-def _cost(api: Api, _params: Params, x: Given) -> Cost:
+def _cost(api: Api, _params: Params, x: CallInputs) -> Cost:
     """The reference is asked now: its products are the FLOPs."""
     x.shared.prepared = prepare.prepared(api, x)
     return x.shared.prepared.cost
 
 
-def _reference(api: Api, _params: Params, x: Given, _rows: Tensor | None = None) -> tuple[Tensor, ...]:
+def _reference(api: Api, _params: Params, x: CallInputs, _rows: Tensor | None = None) -> tuple[Tensor, ...]:
     """The answer that was prepared with the cost, which is taken once; then that to the inputs as they are by then."""
-    known = _prepared(x)
-    if known.reference is None:
-        known = prepare.prepared(api, x)
-    x.shared.prepared = replace(known, reference=None)
-    return known.reference or ()
+    prepared = _prepared(x)
+    if prepared.reference is None:
+        prepared = prepare.prepared(api, x)
+    x.shared.prepared = replace(prepared, reference=None)
+    return prepared.reference or ()
 
 
-def _prepared(x: Given) -> Prepared:
+def _prepared(x: CallInputs) -> Prepared:
     if x.shared.prepared is None:
         raise RuntimeError("the cost of a case is asked for before its reference: it prepares both")
     return x.shared.prepared
 
 
-def _activations(api: Api, x: Given) -> Tensor:
+def _activations(api: Api, x: CallInputs) -> Tensor:
     """The largest input with numbers of both signs: what has one may be a probability, a scale or a variance.
 
     Weights come last: an API may keep what it made of them (`mono_moe` keeps its interleaved rows on the tensor).
     """
     aside = {output.argument for output in api.outputs}
-    found = [(name, t) for name, value in x.call.items() if name not in aside for t in tensors(value)]
-    signed = [(name, t) for name, t in found if t.is_floating_point() and t.numel() and has_both_signs(t)]
+    candidates = [(name, t) for name, value in x.call.items() if name not in aside for t in tensors(value)]
+    signed = [(name, t) for name, t in candidates if t.is_floating_point() and t.numel() and has_both_signs(t)]
     largest = max(signed, key=lambda one: ("weight" not in one[0], one[1].numel()), default=("", torch.empty(0)))
     return largest[1]
 
@@ -152,8 +154,8 @@ def requirements(api: Api, backend: str) -> tuple[capability.Requirement, ...]:
         alone = special(api).weak == ONE_RANK
         return f"{api.path} exchanges data between GPUs, and its template makes one rank alone" if alone else None
 
-    known = (capability.gpu(api.path), several_gpus, *hardware, capability.flashinfer())
-    return (*known, *packages, *compilers, declared(api, backend))
+    of_api = (capability.gpu(api.path), several_gpus, *hardware, capability.flashinfer())
+    return (*of_api, *packages, *compilers, declared(api, backend))
 
 
 def declared(api: Api, backend: str) -> capability.Requirement:
@@ -167,9 +169,9 @@ def declared(api: Api, backend: str) -> capability.Requirement:
         here = device.capability[0] * 10 + device.capability[1]
         chosen = backend not in (registry.ONLY, "auto") and getattr(function, "has_backend_choices", bool)()
         with suppress(AttributeError, ValueError):  # one that declares nothing of this
-            asked = (backend, here) if chosen else (here,)
+            arguments = (backend, here) if chosen else (here,)
             ask = function.is_backend_supported if chosen else function.is_compute_capability_supported
-            if not ask(*asked):
+            if not ask(*arguments):
                 subject = f"{api.path} with backend {backend}" if chosen else api.path
                 where = ".".join(map(str, device.capability))
                 return f"flashinfer declares no support of {subject} on compute capability {where}"
@@ -193,8 +195,8 @@ TIMES = 8
 def footprint(api: Api, params: ApiParams) -> int:
     """By making the inputs where nothing is stored; by what the template declares where its `init` looks at values."""
     try:
-        made = given.make(api, params, "meta", 0)
-        return TIMES * sum(tensor.nbytes for tensor in tensors(made.all))
+        drawn = call_inputs.make(api, params, "meta", 0)
+        return TIMES * sum(tensor.nbytes for tensor in tensors(drawn.all))
     except CannotRunError:
         return TIMES * sum(_declared(one.dims, params.axes) for one in (*api.inputs, *api.outputs))
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.api import check
-from pytest_flashinfer_perf.extensions.apis.given import Given
+from pytest_flashinfer_perf.extensions.apis.call_inputs import CallInputs
 from pytest_flashinfer_perf.extensions.apis.templates import Api
 
 # Of right samplers one in a million is called wrong.
@@ -29,9 +29,9 @@ def _distribution_argument(api: Api) -> str | None:
     return next((name for name in arguments if name in ("probs", "logits")), None)
 
 
-def drawn(api: Api, given: Given) -> dict[str, Tensor]:
+def drawn(api: Api, inputs: CallInputs) -> dict[str, Tensor]:
     """Torch's own sampler: some templates' references take the likeliest token instead of a drawn one."""
-    return {api.outputs[0].name: torch.multinomial(probabilities(api, given.all), 1)[:, 0].int()}
+    return {api.outputs[0].name: torch.multinomial(probabilities(api, inputs.all), 1)[:, 0].int()}
 
 
 def probabilities(api: Api, arguments: Mapping[str, Any]) -> Tensor:
@@ -39,12 +39,12 @@ def probabilities(api: Api, arguments: Mapping[str, Any]) -> Tensor:
     name = _distribution_argument(api) or ""
     values = arguments[name].double()
     kept = values.softmax(-1) if name == "logits" else values / values.sum(-1, keepdim=True)
-    if _given(arguments, "top_k") is not None:
+    if _argument(arguments, "top_k") is not None:
         count = _column(arguments, "top_k", kept).long().clamp(1, kept.shape[-1])
         kept = kept.where(kept >= kept.sort(-1, descending=True).values.gather(-1, count - 1), 0.0)
-    if _given(arguments, "top_p") is not None:
+    if _argument(arguments, "top_p") is not None:
         kept = _nucleus(kept, _column(arguments, "top_p", kept))
-    if _given(arguments, "min_p") is not None:
+    if _argument(arguments, "min_p") is not None:
         least = (1 - ROUNDING) * _column(arguments, "min_p", kept) * kept.amax(-1, keepdim=True)
         kept = kept.where(kept >= least, 0.0)
     normal: Tensor = kept / kept.sum(-1, keepdim=True)
@@ -59,15 +59,15 @@ def undecided(arguments: Mapping[str, Any], values: Tensor) -> Tensor:
     return torch.zeros_like(close).scatter(-1, order, close)
 
 
-def _given(arguments: Mapping[str, Any], name: str) -> Any:
+def _argument(arguments: Mapping[str, Any], name: str) -> Any:
     """Under one of two names: a number for all rows, or one for each."""
     names = (name, f"{name}_arr", f"maybe_{name}_arr")
     return next((arguments[one] for one in names if arguments.get(one) is not None), None)
 
 
 def _column(arguments: Mapping[str, Any], name: str, like: Tensor) -> Tensor:
-    given = torch.as_tensor(_given(arguments, name), device=like.device).double()
-    return given.reshape(-1, 1).expand(len(like), 1)
+    values = torch.as_tensor(_argument(arguments, name), device=like.device).double()
+    return values.reshape(-1, 1).expand(len(like), 1)
 
 
 def _nucleus(values: Tensor, share: Tensor) -> Tensor:

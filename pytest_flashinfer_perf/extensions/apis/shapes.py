@@ -50,7 +50,7 @@ class ApiParams(Params):
         return {name: value for name, value in self.as_dict().items() if name not in BESIDE}
 
     @property
-    def given_arguments(self) -> dict[str, bool | int | float | str]:
+    def further_arguments(self) -> dict[str, bool | int | float | str]:
         """The further arguments, as Python has them."""
         words = (word.split("=", 1) for word in (self.arguments or "").split(",") if word)
         return {name: _value(word) for name, word in words}
@@ -71,9 +71,9 @@ def _value(word: str) -> bool | int | float | str:
 def params_of(api: Api) -> type[ApiParams]:
     letters = _letters(api.axes)
     fields = [(axis.name, _type(axis), _flag(axis, letters[axis.name], api)) for axis in api.axes]
-    made = dataclasses.make_dataclass("_".join(api.label.split()), fields, bases=(ApiParams,), frozen=True)
-    made.__module__ = __name__
-    return made
+    params = dataclasses.make_dataclass("_".join(api.label.split()), fields, bases=(ApiParams,), frozen=True)
+    params.__module__ = __name__
+    return params
 
 
 def _type(axis: Axis) -> type:
@@ -104,8 +104,8 @@ def of_tier(api: Api, params: type[ApiParams], tier: str) -> Iterator[Shape[Any]
     own = {**_small_experts(api), **special(api).smoke} if smoke else special(api).usual
     each = (params(**{**counts, **_one_token_each(api, counts), **own}) for counts in _counts(api, smoke=smoke))
     yield from map(Shape, dict.fromkeys(each))
-    if tier == "default" and (found := presets(api)):
-        yield from of_model(api, params, found("llama-3.1-70b"))
+    if tier == "default" and (of_models := presets(api)):
+        yield from of_model(api, params, of_models("llama-3.1-70b"))
 
 
 def of_model(api: Api, params: type[ApiParams], model: Model) -> Iterator[Shape[Any]]:
@@ -119,11 +119,11 @@ def _counts(api: Api, *, smoke: bool) -> list[Sizes]:
     cached = special_cases.OF_CACHES & {axis.name for axis in api.axes} and api.family not in special_cases.ROW_BY_ROW
     sampled = any(output.name == "samples" for output in api.outputs)
     usual = SAMPLED if sampled else CACHED if cached else (SMOKE, USUAL)
-    known = {name: special_cases.COUNTS.get(name, usual) for name in open_axes}
+    counts = {name: special_cases.COUNTS.get(name, usual) for name in open_axes}
     if smoke:
-        return [{name: first for name, (first, _) in known.items()}]
-    most = max((len(usual) for _, usual in known.values()), default=1)
-    return [{name: usual[min(nth, len(usual) - 1)] for name, (_, usual) in known.items()} for nth in range(most)]
+        return [{name: first for name, (first, _) in counts.items()}]
+    most = max((len(usual) for _, usual in counts.values()), default=1)
+    return [{name: usual[min(nth, len(usual) - 1)] for name, (_, usual) in counts.items()} for nth in range(most)]
 
 
 def _one_token_each(api: Api, counts: Sizes) -> Sizes:

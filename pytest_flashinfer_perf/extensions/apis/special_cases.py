@@ -81,8 +81,8 @@ APIS: Mapping[str, ApiSpecial] = {
 def special(api: Api) -> ApiSpecial:
     """Each fact of the first entry that has it."""
     names = f" {api.path} {api.label} "
-    found = [one for part, one in APIS.items() if part in names]
-    facts = {fact.name: [value for one in found if (value := getattr(one, fact.name))] for fact in fields(ApiSpecial)}
+    entries = [one for part, one in APIS.items() if part in names]
+    facts = {fact.name: [value for one in entries if (value := getattr(one, fact.name))] for fact in fields(ApiSpecial)}
     return ApiSpecial(**{name: values[0] for name, values in facts.items() if values})
 
 

@@ -100,14 +100,14 @@ class DiscoveryError(FlashinferPerfError):
 @functools.cache
 def installed() -> Registry:
     """All templates; empty if FlashInfer is not installed."""
-    found = importlib.util.find_spec("flashinfer")
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec("flashinfer")
+    if package is None or package.origin is None:
         return NOTHING
-    kept = _kept_at(Path(found.origin))
+    kept = _kept_at(Path(package.origin))
     try:
         return fields.read(Registry, json.loads(kept.read_text(encoding="utf-8")), "templates")
     except (OSError, ValueError, fields.FieldError):
-        return _asked(kept)
+        return _listed_by_child(kept)
 
 
 def _kept_at(origin: Path) -> Path:
@@ -125,24 +125,24 @@ def _kept_at(origin: Path) -> Path:
     return platformdirs.user_cache_path("pytest-flashinfer-perf") / "apis" / name
 
 
-def _asked(kept: Path) -> Registry:
+def _listed_by_child(kept: Path) -> Registry:
     package = str(Path(__file__).parents[3])
     try:
-        told = processes.answer(PROGRAM, package, *sys.path)
+        answer = processes.answer(PROGRAM, package, *sys.path)
     except processes.NoAnswerError as error:
         raise DiscoveryError(f"FlashInfer's trace templates cannot be listed: {error}") from error
-    found = fields.read(Registry, json.loads(told), "templates")
-    file_io.write_whole(kept, told)
-    return found
+    registry = fields.read(Registry, json.loads(answer), "templates")
+    file_io.write_whole(kept, answer)
+    return registry
 
 
 # The output of `flashinfer-perf list --api`: all templates of the installed FlashInfer, by family.
 
 
-def lines(found: Registry, part: str = "") -> Iterator[str]:
-    asked = [api for api in found.apis if part.lower() in api.name.lower()]
+def lines(registry: Registry, part: str = "") -> Iterator[str]:
+    matching = [api for api in registry.apis if part.lower() in api.name.lower()]
     for family, members in itertools.groupby(
-        sorted(asked, key=lambda api: (api.family, api.name)), lambda api: api.family
+        sorted(matching, key=lambda api: (api.family, api.name)), lambda api: api.family
     ):
         each = list(members)
         usable = [api for api in each if not api.missing]
@@ -150,9 +150,9 @@ def lines(found: Registry, part: str = "") -> Iterator[str]:
         for api in each:
             yield from _listed_api(api)
         yield ""
-    usable = [api for api in asked if not api.missing]
-    yield f"FlashInfer {found.version}: {len(usable)} of {len(asked)} templates can be measured"
-    for module, reason in found.failed.items():
+    usable = [api for api in matching if not api.missing]
+    yield f"FlashInfer {registry.version}: {len(usable)} of {len(matching)} templates can be measured"
+    for module, reason in registry.failed.items():
         yield from formatting.wrapped(f"  cannot be imported: {module}: {reason}", 12)
 
 

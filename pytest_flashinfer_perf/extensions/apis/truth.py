@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.api import FlashinferPerfError, check
-from pytest_flashinfer_perf.extensions.apis import given as made
-from pytest_flashinfer_perf.extensions.apis.given import Given
+from pytest_flashinfer_perf.extensions.apis import call_inputs
+from pytest_flashinfer_perf.extensions.apis.call_inputs import CallInputs
 from pytest_flashinfer_perf.extensions.apis.special_cases import SAME_ANSWER, special
 from pytest_flashinfer_perf.extensions.apis.templates import Api
 from pytest_flashinfer_perf.routines import _narrow
@@ -34,18 +34,18 @@ class NoReferenceError(FlashinferPerfError):
     """The template's reference cannot answer what its own `init` makes."""
 
 
-def answer(api: Api, given: Given, known: Collection[str] = ()) -> tuple[dict[str, Tensor], str]:
+def answer(api: Api, inputs: CallInputs, compared: Collection[str] = ()) -> tuple[dict[str, Tensor], str]:
     """The answer by the names of outputs, and the type that it was computed in: `as given` if wider ones are refused.
 
-    To inputs that already hold the answer it makes no difference: `known` are outputs that it was seen to write before.
+    To inputs that already hold the answer it makes no difference: `compared` are outputs that it wrote before.
     """
     computed_in = "as given"
-    for name in ("float32",) if given.device.type == "cuda" else ("float64", "float32"):
+    for name in ("float32",) if inputs.device.type == "cuda" else ("float64", "float32"):
         with suppress(NoReferenceError):  # it may insist on the types that it was written for
-            written, computed_in = _written(api, given, _widened(given, WIDTHS[name]), known), name
+            written, computed_in = _written(api, inputs, _widened(inputs, WIDTHS[name]), compared), name
             break
     else:
-        written = _written(api, given, given.copied(), known)
+        written = _written(api, inputs, inputs.copied(), compared)
     own = special(api)
     left = {name: tensor for name, tensor in written.items() if name not in own.not_compared}
     if own.not_compared and not left:
@@ -53,44 +53,44 @@ def answer(api: Api, given: Given, known: Collection[str] = ()) -> tuple[dict[st
     return left, computed_in
 
 
-def _written(api: Api, given: Given, copy: Given, known: Collection[str]) -> dict[str, Tensor]:
+def _written(api: Api, inputs: CallInputs, copy: CallInputs, compared: Collection[str]) -> dict[str, Tensor]:
     """The outputs that the reference wrote; those that it left unchanged are not compared."""
-    before = dict(made.flat(made.written(api, given)))
+    before = dict(call_inputs.flat(call_inputs.written(api, inputs)))
     answered = named(api, copy, returned(api, copy))
     own = {tensor.data_ptr() for tensor in tensors(copy.call)}
 
     def is_left(name: str, tensor: Tensor) -> bool:
-        untouched = name in before and tensor.data_ptr() in own and name not in known
+        untouched = name in before and tensor.data_ptr() in own and name not in compared
         return untouched and torch.equal(tensor.to(before[name].dtype), before[name])
 
     return {name: tensor for name, tensor in answered.items() if not is_left(name, tensor)}
 
 
-def returned(api: Api, given: Given) -> Any:
+def returned(api: Api, inputs: CallInputs) -> Any:
     """What the reference returns for these inputs themselves, some of which it may change."""
-    reference = made.live(api).trace.reference
+    reference = call_inputs.live(api).trace.reference
     try:
-        return reference(**dict(_bound(api, given, reference)))
+        return reference(**dict(_bound(api, inputs, reference)))
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        raise NoReferenceError(f"no reference: its template's fails, {made.in_a_sentence(error)}") from error
+        raise NoReferenceError(f"no reference: its template's fails, {call_inputs.in_a_sentence(error)}") from error
 
 
-def named(api: Api, given: Given, returned: Any) -> dict[str, Tensor]:
+def named(api: Api, inputs: CallInputs, returned: Any) -> dict[str, Tensor]:
     """The reference's outputs by name: what it wrote to these inputs, and what it returned."""
     if isinstance(returned, dict):
         by_name = {name: value for name, value in returned.items() if isinstance(value, Tensor)}
     else:
-        by_name = made.answers(api, Given({}, {}), returned)
-    return {**dict(made.flat(made.written(api, given))), **by_name}
+        by_name = call_inputs.answers(api, CallInputs({}, {}), returned)
+    return {**dict(call_inputs.flat(call_inputs.written(api, inputs))), **by_name}
 
 
-def _widened(given: Given, types: dict[torch.dtype, torch.dtype]) -> Given:
+def _widened(inputs: CallInputs, types: dict[torch.dtype, torch.dtype]) -> CallInputs:
     def wide(tensor: Tensor) -> Tensor:
         return tensor.to(types[tensor.dtype]) if tensor.dtype in types else tensor.clone()
 
-    return Given(_mapped(wide, given.call), _mapped(wide, given.plan), given.shared)
+    return CallInputs(_mapped(wide, inputs.call), _mapped(wide, inputs.plan), inputs.shared)
 
 
 def _mapped(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
@@ -103,14 +103,14 @@ def _mapped(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
     return tree
 
 
-def _bound(api: Api, given: Given, reference: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+def _bound(api: Api, inputs: CallInputs, reference: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
     """The reference's arguments: by the template's names, by the API's, by those of `plan` that end alike."""
-    everything = given.all
+    everything = inputs.all
     by_template = dict(_by_template(api, everything))
     parameters = inspect.signature(reference).parameters
-    strange = given.shared.asked - set(parameters) - SAME_ANSWER
-    if strange:
-        raise NoReferenceError(f"no reference: its template's does not know of {', '.join(sorted(strange))}")
+    unknown = inputs.shared.requested - set(parameters) - SAME_ANSWER
+    if unknown:
+        raise NoReferenceError(f"no reference: its template's does not know of {', '.join(sorted(unknown))}")
     for name, parameter in parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
             yield from (

@@ -31,10 +31,10 @@ class _Line:
         """With what upstream takes for granted: `enable_pdl` is off unless it is asked for."""
         defaults = {"enable_pdl": "False", **(_special(routine).defaults or special_cases.DEFAULTS.get(api.family, {}))}
         axes = {axis.name for axis in api.axes}
-        known = {*api.arguments, *axes, "input_dtype"}
-        known |= {name for axis in axes for name in special_cases.AXES.get(axis, "").split("*")}
-        given = {**{name: defaults[name] for name in defaults if name in known}, **flags}
-        return cls(routine, api, given)
+        names = {*api.arguments, *axes, "input_dtype"}
+        names |= {name for axis in axes for name in special_cases.AXES.get(axis, "").split("*")}
+        flags_and_defaults = {**{name: defaults[name] for name in defaults if name in names}, **flags}
+        return cls(routine, api, flags_and_defaults)
 
     def words(self) -> list[str]:
         axes = dict(self._axes())
@@ -55,15 +55,17 @@ class _Line:
     def _axes(self) -> Iterator[tuple[str, list[str]]]:
         for axis in self.api.axes:
             options = ([axis.name], _names(axis.name))
-            found = next((names for names in options if names and set(names) <= set(self.flags)), None)
-            if found:
-                yield axis.name, found
+            names = next((each for each in options if each and set(each) <= set(self.flags)), None)
+            if names:
+                yield axis.name, names
 
     def _argument(self, name: str, value: str) -> Iterator[str]:
         options = special_cases.ARGUMENTS.get(name, {name: value or "True"}).items()
-        found = next((f"{argument}={fixed}" for argument, fixed in options if argument in self.api.arguments), None)
-        if found:
-            yield found
+        argument_text = next(
+            (f"{argument}={fixed}" for argument, fixed in options if argument in self.api.arguments), None
+        )
+        if argument_text:
+            yield argument_text
         elif value not in (*special_cases.ANYWAY.get(name, ()), _special(self.routine).anyway.get(name)):
             raise MissingCaseError(f"{self.routine}: {self.api.path}: its template has no --{name}")
 
@@ -92,15 +94,15 @@ def translated(routine: str, api: Api, rest: Sequence[str]) -> list[str]:
 
 def api_of(routine: str, rest: Sequence[str] = ()) -> Api:
     """The API that upstream's routine calls."""
-    known = installed()
+    registry = installed()
     own = _special(routine)
     by_flag = (own.by_flag.get(f"{name}={value}") for name, value in _pairs(rest))
     wanted = next(filter(None, by_flag), own.api or routine)
-    found = [api for api in known.apis if api.path.rpartition(".")[2] == wanted]
-    if not found:
-        where = f"FlashInfer {known.version} has" if known.version else "without FlashInfer there is"
+    apis = [api for api in registry.apis if api.path.rpartition(".")[2] == wanted]
+    if not apis:
+        where = f"FlashInfer {registry.version} has" if registry.version else "without FlashInfer there is"
         raise MissingCaseError(f"{routine}: {where} no such API with a trace template")
-    best = next((api for api in found if not api.missing), found[0])
+    best = next((api for api in apis if not api.missing), apis[0])
     if best.missing:
         raise MissingCaseError(f"{routine}: {best.path}: {best.missing}")
     return best
@@ -115,14 +117,14 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _flags(rest: Sequence[str]) -> dict[str, str]:
     """A flag's value is empty where it has none."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     name = ""
     for word in rest:
         if word.startswith("--"):
             name, _, value = word[2:].partition("=")
-            found[name] = value
-        elif name and not found[name]:
-            found[name] = word
+            values[name] = value
+        elif name and not values[name]:
+            values[name] = word
         else:
             raise ParamError(f"{word!r} belongs to no flag")
-    return found
+    return values

@@ -46,10 +46,10 @@ def _environments(
 ) -> Iterator[tuple[processes.Environment, processes.Environment, Path]]:
     """Both environments, complete, and the folder of the comparison; worktrees of commits are gone in the end."""
     if args.repo is None:
-        given = sides.environment("base", args.base), sides.environment("head", args.head)
-        for where in given:
+        environments = sides.environment("base", args.base), sides.environment("head", args.head)
+        for where in environments:
             sides.verify_complete(where, rules.allowed)
-        yield *given, sides.folder(args.output, "ab")
+        yield *environments, sides.folder(args.output, "ab")
         return
     output = sides.folder(args.output, "ab").resolve()  # each commit is measured in a folder of its own
     command = sides.environment("python", args.python).command
@@ -57,10 +57,10 @@ def _environments(
     base = histories.commit(trees.repo, "base", args.base)
     head = histories.commit(trees.repo, "head", args.head or "HEAD")
     try:
-        made = trees.prepared("base", base), trees.prepared("head", head)
-        for where in made:
+        environments = trees.prepared("base", base), trees.prepared("head", head)
+        for where in environments:
             sides.verify_complete(where, rules.allowed)
-        yield *made, output
+        yield *environments, output
     finally:
         trees.remove()
 
@@ -113,7 +113,7 @@ class PairedRuns:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = commands.parser_of(
+    result = commands.parser_of(
         "ab",
         "Measure two environments alternately on one GPU. An environment (CMD) is the folder of a virtual "
         "environment, a Python, or a command that takes pytest's arguments; with --repo a commit. Each case is "
@@ -127,15 +127,15 @@ def parser() -> argparse.ArgumentParser:
         "The environment, or the commit, to compare with.",
         "The new one, judged against --base. A commit: HEAD.",
     )
-    made.add_argument("--base", required=True, metavar="CMD", help=base)
-    made.add_argument("--head", metavar="CMD", help=head)
+    result.add_argument("--base", required=True, metavar="CMD", help=base)
+    result.add_argument("--head", metavar="CMD", help=head)
     repo = "Measure commits of this git repository: their own tests, in worktrees that precede the installed packages."
-    made.add_argument("--repo", type=Path, metavar="PATH", help=repo)
-    made.add_argument("--build", metavar="CMD", help="Run this first in each worktree.")
-    judging.PYTHON.add_by(made.add_argument)
-    judging.add_pairs(made)
+    result.add_argument("--repo", type=Path, metavar="PATH", help=repo)
+    result.add_argument("--build", metavar="CMD", help="Run this first in each worktree.")
+    judging.PYTHON.add_by(result.add_argument)
+    judging.add_pairs(result)
     budget = "Stop after about this many seconds. Default: no limit."
-    made.add_argument("--budget", type=options.SECONDS, metavar="SECONDS", help=budget)
-    judging.add_output(made, "ab")
-    judging.add_options(made)
-    return made
+    result.add_argument("--budget", type=options.SECONDS, metavar="SECONDS", help=budget)
+    judging.add_output(result, "ab")
+    judging.add_options(result)
+    return result

@@ -45,7 +45,7 @@ COMMITS = (
     ("--build", "CMD", "Run this after each checkout, in the worktree. Commits for which it fails are skipped."),
 )
 ANSWERS = {PointVerdict.CHANGED: "changed", PointVerdict.UNCHANGED: "not changed", PointVerdict.SKIP: "unclear"}
-FOUND, NOT_ALL_FOUND = 0, 1
+ALL_LOCATED, NOT_ALL_LOCATED = 0, 1
 WRONG = "wrong"
 ONE_CALL = "--perf-iters=1"  # enough to search for wrong answers; the user's own arguments follow and win
 
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
         trails = _searched(history, where, _compare(args, where, for_pytest, output, gpu))
     file_io.write_json(output / RESULT, [asdict(trail) for trail in trails])
     printing.show(_results(trails, history, ON_HOST.get(args.find, args.find)))
-    return FOUND if all(trail.found for trail in trails) else NOT_ALL_FOUND
+    return ALL_LOCATED if all(trail.is_located for trail in trails) else NOT_ALL_LOCATED
 
 
 def _commits(args: argparse.Namespace, for_pytest: Sequence[str], output: Path) -> tuple[History, Places]:
@@ -77,11 +77,11 @@ def _releases(args: argparse.Namespace, output: Path) -> tuple[History, Places]:
     python = command[: -len(processes.MODULE)]
     if command != (*python, *processes.MODULE):
         raise run_file.RunError(f"--python={args.python}: with --releases it must be a virtual environment or a Python")
-    found = {} if args.wheels is None else histories.wheels(args.wheels)
-    available = histories.of_index(python) if args.wheels is None else found
+    wheel_paths = {} if args.wheels is None else histories.wheels(args.wheels)
+    available = histories.of_index(python) if args.wheels is None else wheel_paths
     good, bad = args.releases
     history = histories.releases_between(good, bad, available, str(args.wheels or "pip's index"))
-    wheels = {str(version): path.resolve() for version, path in found.items()}
+    wheels = {str(version): path.resolve() for version, path in wheel_paths.items()}
     return history, Installed(output, command, places.installer(python, args.wheels), wheels)
 
 
@@ -114,23 +114,23 @@ def _measurable(word: str) -> str:
 def _searched(history: History, where: Places, compare: Compare) -> list[CaseSearch]:
     """Search, and say each answer; worktrees and installed releases are removed at the end."""
 
-    def told(question: Question) -> Mapping[str, CaseFinding]:
+    def compare_and_say(question: Question) -> Mapping[str, CaseFinding]:
         start = time.monotonic()
-        found = compare(question)
-        for line in _step(question, found, history, time.monotonic() - start):
+        findings = compare(question)
+        for line in _step(question, findings, history, time.monotonic() - start):
             printing.say(line)
-        return found
+        return findings
 
     points = formatting.counted(len(history), "point")
     printing.say(f"{points} from {history.title(history.good)} to {history.title(history.bad)}")
     try:
-        return RevisionSearch(history, told).run()
+        return RevisionSearch(history, compare_and_say).run()
     finally:
         where.remove()
 
 
 def parser() -> argparse.ArgumentParser:
-    made = commands.parser_of(
+    result = commands.parser_of(
         "bisect",
         "Find the release of FlashInfer, or the commit of any repository, in which cases became slower (or changed as "
         "--find asks). Each step compares a revision with the good end, in pairs of processes, until the verdict is "
@@ -139,32 +139,32 @@ def parser() -> argparse.ArgumentParser:
         EXAMPLE,
         usage="(--releases GOOD BAD | --repo PATH --good REV --bad REV) [OPTIONS] -- PYTEST_ARGS",
     )
-    where = made.add_mutually_exclusive_group(required=True)
+    where = result.add_mutually_exclusive_group(required=True)
     where.add_argument("--releases", nargs=2, metavar=("GOOD", "BAD"), help=RELEASES)
     where.add_argument("--repo", type=Path, metavar="PATH", help="Search the commits of this git repository.")
     for name, metavar, meaning in COMMITS:
-        made.add_argument(name, metavar=metavar, help=meaning)
+        result.add_argument(name, metavar=metavar, help=meaning)
     wheels = "Folder with FlashInfer's wheels. Default: pip's index."
-    made.add_argument("--wheels", type=Path, metavar="DIR", help=wheels)
+    result.add_argument("--wheels", type=Path, metavar="DIR", help=wheels)
     change = "The change to search for: slower or faster on the GPU, calls that take the host longer to enqueue (host) "
     change += "or to plan (plan), wrong answers. Default: %(default)s."
-    made.add_argument("--find", choices=(*SIGNS, *ON_HOST, WRONG), default="slower", help=change)
-    judging.PYTHON.add_by(made.add_argument)
-    judging.add_pairs(made)
-    judging.add_output(made, "bisect")
-    judging.add_settings(made)
-    options.ALLOW.add_by(made.add_argument)
-    made.set_defaults(perf_gate_strict=False)
-    return made
+    result.add_argument("--find", choices=(*SIGNS, *ON_HOST, WRONG), default="slower", help=change)
+    judging.PYTHON.add_by(result.add_argument)
+    judging.add_pairs(result)
+    judging.add_output(result, "bisect")
+    judging.add_settings(result)
+    options.ALLOW.add_by(result.add_argument)
+    result.set_defaults(perf_gate_strict=False)
+    return result
 
 
 # The text of a search: a line for each step and finding, and the result of each case.
 
 
-def _step(question: Question, found: Mapping[str, CaseFinding], history: History, seconds: float) -> Iterator[str]:
+def _step(question: Question, findings: Mapping[str, CaseFinding], history: History, seconds: float) -> Iterator[str]:
     beside = f" beside {history.title(question.base)}" if question.stage == "verify" else ""
     yield f"{question.number:2} {question.stage}: {history.title(question.head)}{beside} ({seconds:.0f} s)"
-    for case, finding in found.items():
+    for case, finding in findings.items():
         yield f"     {case}"
         yield from formatting.indented(f"{ANSWERS[finding.answer]}: {finding.sentence}", 7)
 
@@ -183,7 +183,7 @@ def _result(trail: CaseSearch, history: History, wanted: str) -> Iterator[str]:
     if trail.verified is None:
         yield from _unverified(trail, history, wanted)
         return
-    if trail.found:
+    if trail.is_located:
         [point] = trail.suspects
         yield f"first {wanted} in {history.title(point)} ({history.origin(point)})"
     else:

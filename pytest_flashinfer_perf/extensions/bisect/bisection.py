@@ -114,7 +114,7 @@ class CaseSearch:
         return self.searched and self.verified is None and len(self.cleared) < TRIES
 
     @property
-    def found(self) -> bool:
+    def is_located(self) -> bool:
         return self.verified is not None and len(self.suspects) == 1
 
     def clear(self, suspect: str, parents: Sequence[str], finding: CaseFinding) -> None:
@@ -141,9 +141,9 @@ class RevisionSearch:
             if chosen.point is None:
                 self._verify(chosen.suspects, wanted[chosen])
                 continue
-            found = self._ask("step", self.history.good, chosen.point, wanted[chosen])
+            findings = self._ask("step", self.history.good, chosen.point, wanted[chosen])
             for trail in wanted[chosen]:
-                trail.answers[chosen.point] = found[trail.case].answer
+                trail.answers[chosen.point] = findings[trail.case].answer
         return trails
 
     def _trails(self) -> list[CaseSearch]:
@@ -152,16 +152,16 @@ class RevisionSearch:
         trails = [CaseSearch(case, ends[case]) for case in differ]
         if not any(trail.searched for trail in trails):
             listed = "\n".join(f"  {case}: {finding.sentence}" for case, finding in ends.items())
-            seen = "it is unclear whether the ends differ" if trails else "the ends do not differ"
-            raise NoDifferenceError(f"{seen} in what is searched for:\n{listed or '  no case'}")
+            outcome = "it is unclear whether the ends differ" if trails else "the ends do not differ"
+            raise NoDifferenceError(f"{outcome} in what is searched for:\n{listed or '  no case'}")
         return trails
 
     def _verify(self, suspects: tuple[str, ...], trails: Sequence[CaseSearch]) -> None:
         """A suspect is confirmed only if it differs from each of its parents."""
         suspect, parents = suspects[-1], self.history.parents(suspects)
-        seen = [self._beside(parent, suspect, trails) for parent in parents]
+        of_each_parent = [self._beside(parent, suspect, trails) for parent in parents]
         for trail in trails:
-            findings = [found[trail.case] for found in seen]
+            findings = [of_parent[trail.case] for of_parent in of_each_parent]
             innocent = next((finding for finding in findings if finding.answer is not PointVerdict.CHANGED), None)
             trail.suspects = suspects
             if innocent is None:

@@ -53,9 +53,9 @@ class Times:
         except PointError as error:
             return skipped(question, error)
         self.save_verdicts(question, judgement)
-        found = {judged.name: self._finding(judged) for judged in judgement.cases}
+        findings = {judged.name: self._finding(judged) for judged in judgement.cases}
         absent = CaseFinding(PointVerdict.SKIP, "not measured on either side")
-        return {**{case: replace(absent, test=test) for case, test in question.tests.items()}, **found}
+        return {**{case: replace(absent, test=test) for case, test in question.tests.items()}, **findings}
 
     def _pair(self, question: Question, nth: int, cases: frozenset[str] | None) -> tuple[Run, Run]:
         wanted = cases if cases is not None else question.tests or None
@@ -118,7 +118,7 @@ class Answers:
     """Compares two revisions by their answers. Each revision is checked once, since that needs no other revision."""
 
     instrument: Comparing
-    known: dict[tuple[str, str], CheckedAnswer] = field(default_factory=dict)
+    answers: dict[tuple[str, str], CheckedAnswer] = field(default_factory=dict)
 
     def __call__(self, question: Question) -> Mapping[str, CaseFinding]:
         try:
@@ -126,40 +126,40 @@ class Answers:
                 self._look(question, side)
         except PointError as error:
             return skipped(question, error)
-        cases = question.tests or dict.fromkeys(case for _, case in self.known)
+        cases = question.tests or dict.fromkeys(case for _, case in self.answers)
         return {case: self._finding(question, case) for case in cases}
 
     def _look(self, question: Question, side: Side) -> None:
         point = question.point(side)
-        missing = [case for case in question.tests if (point, case) not in self.known]
+        missing = [case for case in question.tests if (point, case) not in self.answers]
         if question.tests and not missing:
             return
         runs = [self.instrument(question, side, nth, missing or None) for nth in range(PROCESSES)]
         measured = (case for run in runs for case in (*run.by_case, *(one.case for one in run.unmeasured)))
         for case in missing or dict.fromkeys(measured):
-            seen = [_seen(run, case) for run in runs]
-            self.known[point, case] = seen[0]
-            if len({one.right for one in seen}) > 1:
-                each = "; ".join(one.sentence for one in seen)
-                self.known[point, case] = CheckedAnswer(None, f"not the same in {PROCESSES} processes: {each}")
+            checked = [_checked_answer(run, case) for run in runs]
+            self.answers[point, case] = checked[0]
+            if len({one.right for one in checked}) > 1:
+                each = "; ".join(one.sentence for one in checked)
+                self.answers[point, case] = CheckedAnswer(None, f"not the same in {PROCESSES} processes: {each}")
 
     def _finding(self, question: Question, case: str) -> CaseFinding:
         unknown = CheckedAnswer(None, "not measured")
-        base, head = (self.known.get((point, case), unknown) for point in (question.base, question.head))
+        base, head = (self.answers.get((point, case), unknown) for point in (question.base, question.head))
         if not base.right:
             return CaseFinding(PointVerdict.SKIP, f"not right to begin with: {base.sentence}", base.test)
         answer = {True: PointVerdict.UNCHANGED, False: PointVerdict.CHANGED, None: PointVerdict.SKIP}[head.right]
         return CaseFinding(answer, head.sentence, base.test)
 
 
-def _seen(run: Run, case: str) -> CheckedAnswer:
+def _checked_answer(run: Run, case: str) -> CheckedAnswer:
     row = run.by_case.get(case)
     if row is None:
         ended = run.ended([case])
         outcome, reason = (ended.outcome, ended.headline) if ended else ("not measured", "this run has nothing on it")
         wrong = WRONG_ANSWER in reason
         return CheckedAnswer(False if wrong else None, reason if wrong else f"{outcome}: {reason}")
-    checked = row.check.refcheck
-    right = {"passed": True, "wrong": False}.get(str(checked))
-    sentence = {True: "right", False: "wrong answer", None: f"its answer is not compared: {checked}"}[right]
+    refcheck = row.check.refcheck
+    right = {"passed": True, "wrong": False}.get(str(refcheck))
+    sentence = {True: "right", False: "wrong answer", None: f"its answer is not compared: {refcheck}"}[right]
     return CheckedAnswer(right, sentence, row.fullname)

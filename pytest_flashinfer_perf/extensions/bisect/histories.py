@@ -46,12 +46,12 @@ def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def commit(repo: Path, option: str, rev: str) -> str:
     """The hash of the revision that the option names."""
-    found = _git(repo, "rev-parse", "--verify", "--quiet", f"{rev}^{{commit}}")
-    if found.returncode:
+    answer = _git(repo, "rev-parse", "--verify", "--quiet", f"{rev}^{{commit}}")
+    if answer.returncode:
         raise run_file.RunError(
             f"--{option}={rev}: {repo} has no such commit: fetch it, in GitHub's checkout by fetch-depth: 0"
         )
-    return found.stdout.strip()
+    return answer.stdout.strip()
 
 
 def between(repo: Path, good: str, bad: str) -> tuple[str, str]:
@@ -157,13 +157,13 @@ def releases_between(good: str, bad: str, available: Iterable[Version], where: s
     first, last = _version(good), _version(bad)
     if first >= last:
         raise run_file.RunError(f"--releases {good} {bad}: the older release comes first, and they are two")
-    known = set(available)
+    versions = set(available)
     for end in (first, last):
-        if end not in known:
-            listed = ", ".join(map(str, sorted(known))) or "none"
+        if end not in versions:
+            listed = ", ".join(map(str, sorted(versions))) or "none"
             raise run_file.RunError(f"--releases: {requirements.PROJECT} {end} is not in {where}, which has {listed}")
     previews = first.is_prerelease or last.is_prerelease
-    chosen = (one for one in known if first <= one <= last and (previews or not one.is_prerelease))
+    chosen = (one for one in versions if first <= one <= last and (previews or not one.is_prerelease))
     return Releases(tuple(str(one) for one in sorted(chosen)))
 
 
@@ -178,15 +178,15 @@ def wheels(folder: Path) -> dict[Version, Path]:
     """FlashInfer's wheels in a folder, by version."""
     if not folder.is_dir():
         raise run_file.RunError(f"--wheels={folder}: there is no such folder")
-    found = {}
+    paths = {}
     for path in sorted(folder.glob("*.whl")):
         try:
             name, version, *_ = parse_wheel_filename(path.name)
         except InvalidWheelFilename as error:
             raise run_file.RunError(f"--wheels={folder}: {path.name}: {error}") from error
         if name == requirements.PROJECT:
-            found[version] = path
-    return found
+            paths[version] = path
+    return paths
 
 
 def of_index(python: Sequence[str]) -> set[Version]:

@@ -62,12 +62,12 @@ class PairPlan:
 
     def _worth_more(self, judged: verdict.Judged) -> bool:
         done = len(judged.case.base)  # and `left_out` more that do not count
-        made = done + judged.case.left_out
+        measured = done + judged.case.left_out
         if judged.verdict is verdict.Verdict.SLOWER:
             first = self.suspected.setdefault(judged.name, done)
             more = confirmation.processes(judged, self._since_suspected(judged))
-            return done < first + more and made < self.most + more
-        return judged.reason in HELPED_BY_MORE and made < self.most
+            return done < first + more and measured < self.most + more
+        return judged.reason in HELPED_BY_MORE and measured < self.most
 
     def _again(self, judgement: verdict.Judgement) -> dict[str, Remeasured]:
         """The change in the pairs that came after the suspicion."""

@@ -66,11 +66,11 @@ class Worktrees:
         if (tree / "flashinfer" / "__init__.py").is_file():  # its cache is keyed by the version, which commits share
             variables["FLASHINFER_WORKSPACE_BASE"] = str(self.folder / "compiled" / side)
         paths = [path for path in (tree, tree / "src") if path.is_dir()]
-        made = environment(side, self.command, paths, **variables)
+        in_tree = environment(side, self.command, paths, **variables)
         if self.below is None:
-            return made
+            return in_tree
         there = f"--chdir={tree / self.below}"
-        return processes.Environment(side, ("env", there, *made.command[1:], f"--rootdir={tree}"))
+        return processes.Environment(side, ("env", there, *in_tree.command[1:], f"--rootdir={tree}"))
 
     def remove(self) -> None:
         for side in ("base", "head"):
@@ -127,16 +127,16 @@ class Installed:
         if not site.exists():
             site.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=site.parent) as folder:
-                made = Path(folder, "site")
-                self._add(str(self.wheels.get(point) or f"{requirements.PROJECT}=={point}"), made, point)
-                self._complete(made, point)
-                self._verify_imports(made, point)
-                made.replace(site)
+                unfinished = Path(folder, "site")
+                self._add(str(self.wheels.get(point) or f"{requirements.PROJECT}=={point}"), unfinished, point)
+                self._complete(unfinished, point)
+                self._verify_imports(unfinished, point)
+                unfinished.replace(site)
         return self._environment(side, site)
 
     def _verify_imports(self, site: Path, point: str) -> None:
         try:
-            error = sides.asked(self._environment(point, site), IMPORTS)
+            error = sides.answer_of(self._environment(point, site), IMPORTS)
         except run_file.RunError as ended:  # the import ended the process
             error = str(ended)
         if error:
@@ -159,10 +159,10 @@ class Installed:
             shutil.copytree(alone, site, dirs_exist_ok=True)
 
     def _environment(self, name: str, site: Path) -> processes.Environment:
-        made = environment(name, self.command, [site])
+        plain = environment(name, self.command, [site])
         if not any(site.glob("*.pth")):
-            return made
-        return environment(name, self.command, [*map(Path, sides.asked(made, ADDED, str(site))), site])
+            return plain
+        return environment(name, self.command, [*map(Path, sides.answer_of(plain, ADDED, str(site))), site])
 
     def remove(self) -> None:
         shutil.rmtree(self.folder / "releases", ignore_errors=True)
@@ -171,8 +171,8 @@ class Installed:
 def installer(python: Sequence[str], wheels: Path | None = None) -> list[str]:
     """The command that installs packages: that environment's pip, or uv; both look into the folder of wheels too."""
     also = [] if wheels is None else ["--find-links", str(wheels.resolve())]
-    asked = subprocess.run([*python, "-m", "pip", "--version"], capture_output=True, check=False)  # noqa: S603
-    if asked.returncode == 0:
+    has_pip = subprocess.run([*python, "-m", "pip", "--version"], capture_output=True, check=False)  # noqa: S603
+    if has_pip.returncode == 0:
         return [*python, "-m", "pip", "install", "--no-compile", "--quiet", "--disable-pip-version-check", *also]
     if shutil.which("uv"):
         return ["uv", "pip", "install", "--python", python[-1], *also]

@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = commands.parser_of(
+    result = commands.parser_of(
         "compare",
         "Compare JSON files of pytest-benchmark, one per process, with those of a baseline, and print a "
         "verdict for each case. Exits with 0 if no slowdown is found, with 1 if a case is slower or wrong, with 2 if "
@@ -30,11 +30,11 @@ def parser() -> argparse.ArgumentParser:
         EXAMPLE,
     )
     base, head = "The baseline: files, folders or saved names.", "The new runs, judged against --base, named likewise."
-    made.add_argument("--base", nargs="+", required=True, metavar="FILE", help=base)
-    made.add_argument("--head", nargs="+", required=True, metavar="FILE", help=head)
+    result.add_argument("--base", nargs="+", required=True, metavar="FILE", help=base)
+    result.add_argument("--head", nargs="+", required=True, metavar="FILE", help=head)
     paired = "The n-th file of --base and the n-th of --head were measured one after the other, which reduces noise."
-    made.add_argument("--paired", action="store_true", help=paired)
+    result.add_argument("--paired", action="store_true", help=paired)
     storage = "Folder of saved runs. Default: %(default)s."
-    made.add_argument("--storage", type=Path, default=run_file.STORAGE, metavar="DIR", help=storage)
-    judging.add_options(made)
-    return made
+    result.add_argument("--storage", type=Path, default=run_file.STORAGE, metavar="DIR", help=storage)
+    judging.add_options(result)
+    return result

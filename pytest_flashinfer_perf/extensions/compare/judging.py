@@ -40,8 +40,8 @@ def rules(args: argparse.Namespace, *, paired: bool, runs: Iterable[Run] = ()) -
     read = [Path(run.source) for run in runs]
     outputs = {f"--{name}": getattr(args, name, None) for name in WRITERS}
     file_io.verify_outputs(outputs, [*read, project.path] if project.path else read)
-    found, allowed = in_settings(project), match.allowed(args.perf_gate_allow)
-    return replace(found, allowed=allowed, strict=args.perf_gate_strict, paired=paired)
+    of_project, allowed = in_settings(project), match.allowed(args.perf_gate_allow)
+    return replace(of_project, allowed=allowed, strict=args.perf_gate_strict, paired=paired)
 
 
 def settings(args: argparse.Namespace) -> project_file.ProjectFile:

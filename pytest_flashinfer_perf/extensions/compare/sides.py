@@ -73,7 +73,7 @@ def logged(words: Sequence[str], log: Path, folder: Path | None = None) -> None:
         )
 
 
-def asked(where: processes.Environment, text: str, *arguments: str) -> Any:
+def answer_of(where: processes.Environment, text: str, *arguments: str) -> Any:
     """What this Python program prints as JSON in the environment; None for a command in which no Python is named."""
     words = where.program(text)
     if words is None:
@@ -91,8 +91,8 @@ def asked(where: processes.Environment, text: str, *arguments: str) -> Any:
 
 def unmet(where: processes.Environment) -> list[requirements.Unmet]:
     """What the FlashInfer of this environment lacks; of a command that names no Python only its rows will say it."""
-    found = asked(where, Path(requirements.__file__).read_text(encoding="utf-8"))
-    return [requirements.Unmet(*one) for one in found or ()]
+    answer = answer_of(where, Path(requirements.__file__).read_text(encoding="utf-8"))
+    return [requirements.Unmet(*one) for one in answer or ()]
 
 
 def verify_complete(where: processes.Environment, allowed: frozenset[str]) -> None:
@@ -107,9 +107,9 @@ def verify_complete(where: processes.Environment, allowed: frozenset[str]) -> No
 
 def gpu(arguments: Sequence[str]) -> str | None:
     """The UUID of the GPU that a run with these arguments would use. A child looks it up and gives it back."""
-    known = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    known.add_argument("--perf-device", default="auto")
-    spec = known.parse_known_args(list(arguments))[0].perf_device
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--perf-device", default="auto")
+    spec = parser.parse_known_args(list(arguments))[0].perf_device
     if spec == "cpu":  # without asking, which would import torch
         return None
     try:
@@ -138,11 +138,11 @@ def verify(run: Run, locked: str | None) -> None:
 
 def folder(requested: Path | None, command: str) -> Path:
     """The folder for results. It must be empty, because files of another comparison would be judged with these."""
-    made = requested or Path(f"{command}-{time.strftime('%Y%m%d-%H%M%S')}")
-    if made.exists() and any(made.iterdir()):
-        raise RunError(f"--output={made}: the folder is not empty, name a new one")
-    made.mkdir(parents=True, exist_ok=True)
-    return made
+    path = requested or Path(f"{command}-{time.strftime('%Y%m%d-%H%M%S')}")
+    if path.exists() and any(path.iterdir()):
+        raise RunError(f"--output={path}: the folder is not empty, name a new one")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 # The two sides in turns, each time in a new process.
@@ -166,6 +166,6 @@ class Pairs(Generic[Side]):
         start = time.monotonic()
         first, second = self.sides
         order = (first, second) if nth % 2 == 0 else (second, first)
-        found = {side: self.measure(side, nth, cases) for side in order}
+        runs = {side: self.measure(side, nth, cases) for side in order}
         self.seconds.append(time.monotonic() - start)
-        return found[first], found[second]
+        return runs[first], runs[second]

@@ -67,10 +67,10 @@ NOT_WITH = {
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption(RECORD.dest):
-        given = vars(config.option)
-        is_asked = {"-n": given.get("tx"), "--perf-refcheck=only": given["perf_refcheck"] == "only"}
+        options = vars(config.option)
+        is_set = {"-n": options.get("tx"), "--perf-refcheck=only": options["perf_refcheck"] == "only"}
         for name, why in NOT_WITH.items():
-            if is_asked.get(name, given.get(name.removeprefix("--").replace("-", "_"))):
+            if is_set.get(name, options.get(name.removeprefix("--").replace("-", "_"))):
                 raise pytest.UsageError(f"{RECORD.name} {why}: leave out {name}")
 
 

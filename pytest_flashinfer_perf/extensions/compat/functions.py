@@ -71,17 +71,19 @@ def unchecked(
     try:
         return timed(how)
     except instruments.InstrumentError as error:
-        seen = timed(how.changed_by({"instrument": "events"}))
-        return replace(seen, timing=replace(seen.timing, fallback=f"measured with events, not cupti: {error}"))
+        measurement = timed(how.changed_by({"instrument": "events"}))
+        return replace(
+            measurement, timing=replace(measurement.timing, fallback=f"measured with events, not cupti: {error}")
+        )
 
 
-def _without_row(call: CallSpec, asked: Mapping[str, Any]) -> Measurement:
+def _without_row(call: CallSpec, changes: Mapping[str, Any]) -> Measurement:
     instructions = recorded_program.instructions()
     if instructions is not None:
         observers = tuple(loading.joined(loading.manager().hook.pytest_perf_observers()))
         time_calls = partial(alone, observers=observers)
-        return instructions.timed(partial(unchecked, call, time_calls=time_calls), asked)
-    return unchecked(call, Measuring().changed_by(asked), _device())
+        return instructions.timed(partial(unchecked, call, time_calls=time_calls), changes)
+    return unchecked(call, Measuring().changed_by(changes), _device())
 
 
 _timers: list[Timer] = [_without_row]  # of scripts; above it that of the test that runs
@@ -157,8 +159,8 @@ def do_bench(  # noqa: PLR0913, PLR0917 - the signature is Triton's
     if quantiles is None:
         return SUMMARIES[return_mode](times)
     shares = torch.tensor(quantiles, dtype=torch.float64)
-    found: list[float] = torch.tensor(times, dtype=torch.float64).quantile(shares).tolist()
-    return found[0] if len(found) == 1 else found
+    at_shares: list[float] = torch.tensor(times, dtype=torch.float64).quantile(shares).tolist()
+    return at_shares[0] if len(at_shares) == 1 else at_shares
 
 
 def _milliseconds(
@@ -178,15 +180,15 @@ def _milliseconds(
         graph = "on" if use_cuda_graph and torch.cuda.is_available() else "off"
         if _device() != "cpu" and not any(tensor.is_cuda for tensor in tensors((call.args, call.kwargs))):
             call = CallSpec(call)  # arguments on the host, as of a plan, do not say where the call runs
-        seen = _timers[-1](call, {"warmup": warmup, "max_time": repeat_ms / 1e3, "cuda_graph": graph, **how})
-    if why := _beside_kernels(seen):
+        measurement = _timers[-1](call, {"warmup": warmup, "max_time": repeat_ms / 1e3, "cuda_graph": graph, **how})
+    if why := _beside_kernels(measurement):
         warnings.warn(f"pytest_flashinfer_perf.extensions.compat: {why}", stacklevel=3)
-    return [sample * 1e3 for sample in seen.samples]
+    return [sample * 1e3 for sample in measurement.samples]
 
 
-def _beside_kernels(seen: Measurement) -> str:
-    timing = seen.timing
-    if timing.fallback or not seen.device.is_gpu:
+def _beside_kernels(measurement: Measurement) -> str:
+    timing = measurement.timing
+    if timing.fallback or not measurement.device.is_gpu:
         return timing.fallback or "measured by the host's clock, there is no GPU here"
     if not (timing.host_bound and timing.busy):
         return ""
@@ -195,8 +197,8 @@ def _beside_kernels(seen: Measurement) -> str:
     return f"a kernel runs for {busy} of {whole}, then the GPU waits for launches, which CUPTI slows: {cure}"
 
 
-def _refuse(**given: bool) -> None:
-    for name, is_given in given.items():
+def _refuse(**arguments: bool) -> None:
+    for name, is_given in arguments.items():
         if is_given:
             raise CompatError(f"{name} means nothing here, leave it out: {INSTEAD[name]}")
 

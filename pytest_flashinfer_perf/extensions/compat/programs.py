@@ -49,13 +49,13 @@ class ProgramFile(pytest.File):
 
     def collect(self) -> Iterator[pytest.Function]:
         try:
-            seen = self._ran(self.config.stash[SETTINGS])
+            calls = self._ran(self.config.stash[SETTINGS])
         except ProgramError as error:
             raise self.CollectError(str(error)) from error
-        if not seen:
+        if not calls:
             raise self.CollectError(f"{self.path} {NO_CALL}")
-        for nth, call in enumerate(seen, start=1):
-            yield pytest.Function.from_parent(self, name=f"call[{nth}{OF}{len(seen)}]", callobj=self._recorded(call))
+        for nth, call in enumerate(calls, start=1):
+            yield pytest.Function.from_parent(self, name=f"call[{nth}{OF}{len(calls)}]", callobj=self._recorded(call))
 
     def _ran(self, settings: Settings) -> list[ProgramCall]:
         device, once = setup.find_device(settings), self.config.getoption("benchmark_disable")

@@ -50,13 +50,13 @@ class Instructions:
     parent: int
     number: int = 0  # of the call that is made
 
-    def timed(self, call: Callable[[Measuring, str, str], Measurement], asked: Mapping[str, Any]) -> Measurement:
+    def timed(self, call: Callable[[Measuring, str, str], Measurement], changes: Mapping[str, Any]) -> Measurement:
         test = f"{self.test}[{self.number}]"
-        how = self.settings.measuring.changed_by(asked)
-        seen = call(how.of_one_call if self.once else how, self.device, test)
-        untraced = replace(seen.timing.observations, traced={})  # observers have looked at that here
-        _add(ProgramCall(_line(), replace(seen, timing=replace(seen.timing, observations=untraced))))
-        return seen
+        how = self.settings.measuring.changed_by(changes)
+        measurement = call(how.of_one_call if self.once else how, self.device, test)
+        untraced = replace(measurement.timing.observations, traced={})  # observers have looked at that here
+        _add(ProgramCall(_line(), replace(measurement, timing=replace(measurement.timing, observations=untraced))))
+        return measurement
 
 
 @functools.cache
@@ -72,22 +72,22 @@ _alone = threading.RLock()  # a call that is timed may make one
 @contextmanager
 def one_call() -> Iterator[None]:
     """Around a call in such a program: one at a time, and one that fails is written down, too."""
-    asked = instructions()
-    if asked is None:
+    orders = instructions()
+    if orders is None:
         yield
         return
     with _alone:
-        asked.number += 1
+        orders.number += 1
         try:
-            _refuse_child(asked)
+            _refuse_child(orders)
             yield
         except Exception as error:
             _add(ProgramCall(_line(), failure=f"{type(error).__name__}: {error}"))
             raise
 
 
-def _refuse_child(asked: Instructions) -> None:
-    if os.getppid() != asked.parent:
+def _refuse_child(orders: Instructions) -> None:
+    if os.getppid() != orders.parent:
         raise ProgramError("--perf-record keeps calls of the program's own process: this one is made in a child of it")
 
 
@@ -134,14 +134,14 @@ def ran(path: Path, how: Instructions, folder: Path, seconds: float) -> list[Pro
 
 def _status(process: subprocess.Popen[bytes], calls: Path, seconds: float) -> int:
     """The exit status, unless no call has ended for so long."""
-    seen = -1
+    last_size = -1
     while True:
         try:
             return process.wait(seconds or None)
         except subprocess.TimeoutExpired:  # noqa: PERF203
-            if (size := calls.stat().st_size) == seen:
+            if (size := calls.stat().st_size) == last_size:
                 raise ProgramError(f"no call ended within {seconds:g} s (--perf-timeout)") from None
-            seen = size
+            last_size = size
 
 
 def _read(path: Path, program: Path) -> list[ProgramCall]:

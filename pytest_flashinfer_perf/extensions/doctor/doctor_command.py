@@ -60,20 +60,20 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _gpu(gpu: Mapping[str, Any]) -> str:
-    known = (
+    hardware = (
         f"{gpu['name']}, compute capability {gpu['compute_capability']}, {gpu['processors']} SMs, "
         f"L2 {gpu['l2_bytes'] / 2**20:.0f} MiB, {gpu['free_bytes'] / 2**30:.1f} GiB free, {gpu['uuid']}"
     )
     if "sm_mhz" not in gpu:
-        return f"{known}; clocks unknown: pip install nvidia-ml-py"
+        return f"{hardware}; clocks unknown: pip install nvidia-ml-py"
     clocks = f"SM clock {_or(gpu['sm_mhz'])} of {_or(gpu['sm_mhz_most'])} MHz, memory {_or(gpu['memory_mhz'])} MHz"
     power = f"{_or(gpu['power_w'])} W, capped at {_or(gpu['power_cap_w'])} of {_or(gpu['power_cap_usual_w'])} W"
     sizes = [(p, (p["bytes"] or 0) / 2**30) for p in gpu["processes"] or ()]
-    seen = ", ".join(f"{p['name'] or 'a process'} ({p['pid']}, {size:.1f} GiB)" for p, size in sizes)
+    others = ", ".join(f"{p['name'] or 'a process'} ({p['pid']}, {size:.1f} GiB)" for p, size in sizes)
     none = "its processes are unknown" if gpu["processes"] is None else "no other processes"
-    others = f"OTHER PROCESSES: {seen}" if seen else none
+    processes = f"OTHER PROCESSES: {others}" if others else none
     persistence = {True: "on", False: "off: nvidia-smi -pm 1", None: "unknown"}[gpu["persistence"]]
-    return f"{known}; {clocks}; {power}; throttled by {_or(gpu['throttle'])}; persistence {persistence}; {others}"
+    return f"{hardware}; {clocks}; {power}; throttled by {_or(gpu['throttle'])}; persistence {persistence}; {processes}"
 
 
 def _or(value: float | str | None) -> str:
@@ -126,12 +126,12 @@ Facts = dict[str, Any]
 
 def examine() -> Facts:
     """NVML before torch: once torch has touched a GPU, this process is on it too."""
-    seen = {uuid: gpus.health(uuid) for uuid in gpus.uuids()}
+    health = {uuid: gpus.health(uuid) for uuid in gpus.uuids()}
     found = [devices.find(f"cuda:{i}") for i in range(torch.cuda.device_count())]
-    return {"no_gpu": _no_gpu(seen), **facts_about(devices.find("auto"), found, seen)}
+    return {"no_gpu": _no_gpu(health), **facts_about(devices.find("auto"), found, health)}
 
 
-def facts_about(device: Device, found: list[Device], seen: Mapping[str, Facts]) -> Facts:
+def facts_about(device: Device, found: list[Device], health: Mapping[str, Facts]) -> Facts:
     """The facts that are shown, for the device that a run would measure."""
     # For each backend the reason why it cannot run here, or None; single shapes may have further limits.
     routines = {
@@ -144,7 +144,7 @@ def facts_about(device: Device, found: list[Device], seen: Mapping[str, Facts]) 
     return {
         "device": str(device.torch),
         "measures_on_gpu": device.is_gpu and runs,
-        "gpus": [{**_described(gpu), **seen.get(gpu.uuid or "", {})} for gpu in found],
+        "gpus": [{**_described(gpu), **health.get(gpu.uuid or "", {})} for gpu in found],
         "software": provenance.versions(),
         "flashinfer": capability.flashinfer_import_error(),
         "requirements": requirements.versions(),
@@ -155,15 +155,15 @@ def facts_about(device: Device, found: list[Device], seen: Mapping[str, Facts]) 
     }
 
 
-def _no_gpu(seen: Mapping[str, Facts]) -> str | None:
+def _no_gpu(health: Mapping[str, Facts]) -> str | None:
     """Why torch sees no GPU, or None if it sees one."""
     if torch.cuda.device_count():
         return None
     if torch.version.cuda is None:
-        found = f"the driver lists {len(seen)}, but " if seen else ""
-        return f"{found}torch {torch.__version__} is built for CPUs only"
-    if seen:
-        return f"the driver lists {len(seen)}, but torch sees none: check CUDA_VISIBLE_DEVICES and the driver"
+        listed = f"the driver lists {len(health)}, but " if health else ""
+        return f"{listed}torch {torch.__version__} is built for CPUs only"
+    if health:
+        return f"the driver lists {len(health)}, but torch sees none: check CUDA_VISIBLE_DEVICES and the driver"
     return "no NVIDIA driver was found, or it lists no GPU"
 
 

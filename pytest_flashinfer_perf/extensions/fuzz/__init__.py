@@ -22,6 +22,7 @@ NO_SHAPES = "perf.time has no shapes to search: give it a strategy of your own w
 OPTIONS = (
     option(
         "--perf-fuzz",
+        daily=True,
         action="store_true",
         help="Search for shapes with a wrong answer or a crash, instead of timing. One search for each backend.",
     ),

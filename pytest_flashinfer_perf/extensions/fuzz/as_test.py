@@ -57,32 +57,32 @@ def run(case: CaseOfTest, item: pytest.Item) -> CaseRun:
     return CaseRun()
 
 
-def search(asked: Search, item: pytest.Item, settings: Settings, device: Device) -> None:
+def search(shapes: Search, item: pytest.Item, settings: Settings, device: Device) -> None:
     """Search, and put the report on the test; a finding fails it."""
-    missing = capability.missing(asked.backend.requires, device)
+    missing = capability.missing(shapes.backend.requires, device)
     if missing:
         pytest.skip(missing)
     fuzzing = Fuzzing.of(item.config)
-    with closing(ExampleRunner(_setup(item, asked.backend, settings))) as child:
-        search_run = SearchRun(asked, fuzzing, settings, device, child)
+    with closing(ExampleRunner(_setup(item, shapes.backend, settings))) as child:
+        search_run = SearchRun(shapes, fuzzing, settings, device, child)
         try:
             steady = search_run.run()
         except (ChildError, NothingLaunchedError, ParamError) as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
     versions = {"device": device.name, **provenance.versions()}
     described = (_described(item, *example, versions, steady=steady) for example in search_run.findings.values())
-    made = [(finding, finding.write(fuzzing.findings)) for finding in described]
-    report = search_run.report({finding.kind: path for finding, path in made})
+    written = [(finding, finding.write(fuzzing.findings)) for finding in described]
+    report = search_run.report({finding.kind: path for finding, path in written})
     item.stash[stash.PARTS] = {NAME: report}
-    if made:
-        messages = ["\n".join((*finding.lines, f"pytest {path}")) for finding, path in made]
+    if written:
+        messages = ["\n".join((*finding.lines, f"pytest {path}")) for finding, path in written]
         pytest.fail("\n\n".join(messages), pytrace=False)
 
 
 def attempt(case: Case, item: pytest.Item, settings: Settings, device: Device) -> None:
     """Launch one case in a child process, as a search does, and check it."""
-    known = quarantined(case, settings.quarantine, all_routines())
-    reason = known.sentence if known else one_case.obstacle(case, device)
+    quarantine = quarantined(case, settings.quarantine, all_routines())
+    reason = quarantine.sentence if quarantine else one_case.obstacle(case, device)
     if reason:
         pytest.skip(reason)
     with closing(ExampleRunner(_setup(item, case.backend, settings))) as child:

@@ -57,10 +57,10 @@ class ChildSetup:
         """Each worker's `Examples`, with the package's routines and those that the modules declare."""
         faulthandler.enable()
         warnings.simplefilter("ignore")
-        known = all_routines()
+        routines = all_routines()
         own = [value for name, path in self.modules for value in vars(_loaded(name, path)).values()]
-        new = {value.name: value for value in own if isinstance(value, Routine) and value.name not in known}
-        return lambda: Examples(self, known | new)
+        new = {value.name: value for value in own if isinstance(value, Routine) and value.name not in routines}
+        return lambda: Examples(self, routines | new)
 
 
 def _loaded(name: str, path: str) -> object:

@@ -66,7 +66,7 @@ class FoundError(FlashinferPerfError):
     """Raised by the property; hypothesis takes each subclass for a separate failure and shrinks it separately."""
 
 
-FOUND = {kind: type(f"{kind.title()}Error", (FoundError,), {}) for kind in FINDINGS}
+ERRORS = {kind: type(f"{kind.title()}Error", (FoundError,), {}) for kind in FINDINGS}
 
 
 class NothingLaunchedError(FlashinferPerfError):
@@ -134,16 +134,16 @@ class SearchRun:
     def _params(self) -> st.SearchStrategy[Params]:
         routine, backend = self._search.routine, self._search.backend_name
         lines = self._fuzzing.flags
-        selections = [found for line in lines if (found := parse_selector(line, routine, all_routines()))]
+        selections = [selection for line in lines if (selection := parse_selector(line, routine, all_routines()))]
         fixed = [one.fields for one in selections if backend in (one.backends or (backend,))]
         drawn = [strategies_for(routine, **fields) for fields in fixed or [{}]]
         return st.one_of(drawn).filter(self._may_be_launched)
 
     def _may_be_launched(self, params: Params) -> bool:
         case = self._search.case(params, 0)
-        known = quarantined(case, self._quarantine, all_routines())
-        if known:
-            self.tally.quarantined[known.sentence] += 1
+        quarantine = quarantined(case, self._quarantine, all_routines())
+        if quarantine:
+            self.tally.quarantined[quarantine.sentence] += 1
             return False
         most = BYTES_GPU if self._device.is_gpu else BYTES_CPU
         large = case.routine.footprint(params) - self._least > most
@@ -163,7 +163,7 @@ class SearchRun:
             hypothesis.reject()
         if outcome.is_finding:
             self.findings[outcome.kind] = (case, outcome)
-            raise FOUND[outcome.kind](outcome.sentence)
+            raise ERRORS[outcome.kind](outcome.sentence)
 
     def _why_not(self) -> str:
         reasons = self.tally.skipped + self.tally.refused + self.tally.quarantined

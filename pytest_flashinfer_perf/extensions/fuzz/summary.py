@@ -24,9 +24,9 @@ def lines(reports: Sequence[Report]) -> Iterator[str]:
         yield f"{routine}: shapes searched"
         yield HEADINGS
         for report in of_one:
-            wanted, found = f"{report['checked']}/{report['wanted']}", len(report["findings"])
+            examples, findings = f"{report['checked']}/{report['wanted']}", len(report["findings"])
             refused, skipped, left = (sum(report[name].values()) for name in ("refused", "skipped", "quarantined"))
-            numbers = f"{wanted:>9}{refused:>8}{skipped:>8}{left:>6}{found:>6}"
+            numbers = f"{examples:>9}{refused:>8}{skipped:>8}{left:>6}{findings:>6}"
             stopped = " out of time" if report["stopped"] else ""
             yield f"  {report['backend']:<26}{numbers}{stopped}"
     for name, heading in REASONS.items():

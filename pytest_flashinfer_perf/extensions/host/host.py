@@ -126,8 +126,8 @@ class Timer:
         rounds, calls = shares(max(each, on_device), launches)
         waits = not any(self._round(call, 1, _hold(each)).held for _ in range(TRIALS))
         hold = 0.0 if waits else _hold(calls * each)
-        made = self._rounds(rounds, call, calls, hold)
-        return [one for one in made if one.held] or made, waits
+        measured = self._rounds(rounds, call, calls, hold)
+        return [one for one in measured if one.held] or measured, waits
 
     def planned(self, plan: instruments.Call) -> list[Round]:
         """Time plans, each after an empty queue, so that it waits for its own work only."""
@@ -135,11 +135,11 @@ class Timer:
         return self._rounds(_between(FEWEST_PLANS, PLANS, SECONDS / each), plan, 1)
 
     def _rounds(self, count: int, call: instruments.Call, calls: int, hold: float = 0.0) -> list[Round]:
-        made = []
+        rounds = []
         for n in range(count):
             self.move(n / count)
-            made.append(self._round(call, calls, hold))
-        return made
+            rounds.append(self._round(call, calls, hold))
+        return rounds
 
     def _round(self, call: instruments.Call, calls: int, hold: float = 0.0) -> Round:
         before = self._each(self.reference, REFERENCES)
@@ -183,8 +183,8 @@ class HostObserver:
         return counted("cupti", lambda: host_calls.of(recorder, target))
 
     def observed(self, target: Target, device: Device, seconds: float, traced: Any) -> observers.Observation:
-        seen, why_not = measured(target, device, seconds, Counts() if traced is None else traced)
-        return observers.Observation(seen, (why_not,) if why_not else ())
+        host_time, obstacle = measured(target, device, seconds, Counts() if traced is None else traced)
+        return observers.Observation(host_time, (obstacle,) if obstacle else ())
 
 
 def measured(target: Target, device: Device, on_device: float, calls: Counts) -> tuple[HostTime | None, str]:

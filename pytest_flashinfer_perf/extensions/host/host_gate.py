@@ -24,27 +24,27 @@ class HostLimits:
     no_sync: Annotated[bool, thresholds.switch] = False
 
 
-def broken(case: match.ComparedCase, asked: HostLimits) -> Iterator[thresholds.Broken]:
+def broken(case: match.ComparedCase, limits: HostLimits) -> Iterator[thresholds.Broken]:
     """Which of them this run does not keep."""
     hosts = [of(row) for row in case.after]
     for field in ("host_us", "plan_us", "launches"):
-        most = getattr(asked, f"max_{field}")
+        most = getattr(limits, f"max_{field}")
         if most is not None:
             yield from _at_most(field, most, hosts)
-    if asked.no_sync:
+    if limits.no_sync:
         yield from _never_waits(hosts)
-    if asked.slower_host is not None:
+    if limits.slower_host is not None:
         yield from _comparable([of(row) for row in case.rows])
 
 
 def _at_most(field: str, most: float, hosts: Sequence[HostTime | None]) -> Iterator[thresholds.Broken]:
     """A case for which nothing is planned breaks no limit of plans."""
-    seen = [getattr(host, field) for host in hosts if host]
-    known = [value for value in seen if value is not None]
-    if len(seen) < len(hosts) or (len(known) < len(seen) and field != "plan_us"):
+    values = [getattr(host, field) for host in hosts if host]
+    numbers = [value for value in values if value is not None]
+    if len(values) < len(hosts) or (len(numbers) < len(values) and field != "plan_us"):
         yield thresholds.Broken(f"max_{field} = {most:g}: {NOT_WRITTEN}", unknown=True)
-    elif known and statistics.median(known) > most:
-        yield thresholds.Broken(f"max_{field} = {most:g}: it has {statistics.median(known):.4g}")
+    elif numbers and statistics.median(numbers) > most:
+        yield thresholds.Broken(f"max_{field} = {most:g}: it has {statistics.median(numbers):.4g}")
 
 
 def _comparable(hosts: Sequence[HostTime | None]) -> Iterator[thresholds.Broken]:
@@ -83,7 +83,7 @@ def contention(row: Row) -> load.Contention | None:
     return host.contention if (host := of(row)) else None
 
 
-def asked_more(case: match.ComparedCase) -> Iterator[str]:
+def more_of_the_host(case: match.ComparedCase) -> Iterator[str]:
     """Allocations and synchronisations that became more, with the lines of Python that wait."""
     before, after = ([host for row in side if (host := of(row))] for side in (case.before, case.after))
     for field in ("allocations", "synchronisations"):
@@ -103,5 +103,5 @@ QUANTITY = Quantity(
     ),
     contention=contention,
     broken=broken,
-    remarks=asked_more,
+    remarks=more_of_the_host,
 )

@@ -55,8 +55,8 @@ class HostTime:
 
 
 def _comparable(times: tuple[float, ...], references: tuple[float, ...]) -> float | None:
-    known = times and references and scatter.is_measured(min(times)) and scatter.is_measured(min(references))
-    return REFERENCE_US * min(times) / min(references) if known else None
+    is_measured = times and references and scatter.is_measured(min(times)) and scatter.is_measured(min(references))
+    return REFERENCE_US * min(times) / min(references) if is_measured else None
 
 
 def of(row: Row) -> HostTime | None:

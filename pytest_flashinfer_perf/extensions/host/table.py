@@ -13,20 +13,20 @@ WIDTHS = {"enqueue": 10, "plan": 10, "GPU": 10, "launches": 9, "allocs": 7, "wai
 NOTHING = "--perf-host: nothing was measured on a GPU"
 
 
-def known(rows: Iterable[Row]) -> list[tuple[Row, HostTime]]:
+def with_host_time(rows: Iterable[Row]) -> list[tuple[Row, HostTime]]:
     return [(row, host) for row in rows if (host := of(row)) is not None]
 
 
 def lines(rows: Sequence[Row]) -> Iterator[str]:
     """For a terminal, in 80 columns: what each call takes and asks for, and the lines of Python that wait."""
-    seen = known(rows)
-    if not seen:
+    shown = with_host_time(rows)
+    if not shown:
         yield NOTHING
         return
     yield ""
     yield "what a call costs the host, without a CUDA graph"
     yield f"  {'':<24}{_in_columns(WIDTHS)}"
-    for shape, backends in formatting.grouped(seen, lambda one: one[0].shape):
+    for shape, backends in formatting.grouped(shown, lambda one: one[0].shape):
         yield shape
         for row, host in backends:
             yield f"  {formatting.named(row):<24}{_in_columns(_cells(row, host))}"
@@ -50,7 +50,7 @@ def _us(us: float | None) -> str:
 
 def waiting(rows: Iterable[Row]) -> Iterator[str]:
     """How many calls the GPU waits for, where it is not given a graph."""
-    slower = sum(host.host_us > 1e6 * row.median for row, host in known(rows))
+    slower = sum(host.host_us > 1e6 * row.median for row, host in with_host_time(rows))
     if slower:
         longer = f"{formatting.counted(slower, 'case')} with more host time than GPU time"
         yield from formatting.wrapped(f"{longer}: without a CUDA graph the GPU waits (--perf-host)")
@@ -58,7 +58,7 @@ def waiting(rows: Iterable[Row]) -> Iterator[str]:
 
 def sections(rows: Sequence[Row]) -> Iterator[Section]:
     """The calls that cost the host most, the plans included; none on a CPU."""
-    costliest = sorted(known(rows), key=lambda one: -(one[1].host_us + (one[1].plan_us or 0.0)))[:MOST]
+    costliest = sorted(with_host_time(rows), key=lambda one: -(one[1].host_us + (one[1].plan_us or 0.0)))[:MOST]
     if costliest:
         cells = [(row.case, *_cells(row, host), "; ".join(places(host))) for row, host in costliest]
         table = Table("The calls that cost it most", ("case", *WIDTHS, "waits by"), cells)

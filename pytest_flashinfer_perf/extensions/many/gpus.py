@@ -25,10 +25,10 @@ def number(config: pytest.Config) -> int | None:
     device = config.getoption("perf_device")
     if not are_shared_out(config) or device == "cpu:any" or "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
-    return max(1, len(seen(device)))
+    return max(1, len(visible_to(device)))
 
 
-def seen(device: str) -> list[str]:
+def visible_to(device: str) -> list[str]:
     """The GPUs as CUDA_VISIBLE_DEVICES names them, found without creating a context."""
     from pytest_flashinfer_perf.api import errors
 

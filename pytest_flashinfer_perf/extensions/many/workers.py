@@ -124,7 +124,7 @@ class Controller:
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
         self._specs = specs
         if self._opted_in:
-            self._gpus = gpus.seen(self._config.getoption("perf_device"))
+            self._gpus = gpus.visible_to(self._config.getoption("perf_device"))
             pin(specs, self._gpus)
 
     @pytest.hookimpl(optionalhook=True)
@@ -201,9 +201,9 @@ class Worker:
     """Is told what the controller knows, and tells it what it could not by a report."""
 
     def __init__(self, config: pytest.Config) -> None:
-        given: Any = config
+        worker_config: Any = config
         self._config = config
-        self._brief = WorkerBrief(**json.loads(given.workerinput.get(BRIEF, "{}")))
+        self._brief = WorkerBrief(**json.loads(worker_config.workerinput.get(BRIEF, "{}")))
         self._words: IO[str] | None = None
         self._rows_alone = False
 
@@ -263,7 +263,7 @@ def refuse(config: pytest.Config, brief: WorkerBrief) -> None:
         return
     if brief.dist:
         raise pytest.UsageError(brief.dist)
-    if brief.gpu and gpus.seen(settings.device):
+    if brief.gpu and gpus.visible_to(settings.device):
         raise pytest.UsageError(brief.gpu)
 
 

@@ -19,17 +19,17 @@ USES = ("apis", "compare", "many", "reports", "routines")
 
 MODEL = option(
     "--perf-model",
+    daily=True,
     reads=True,
     metavar="NAME",
-    help="Run the shapes that this model has on one GPU, instead of a tier. NAME may end with the tensor-parallel "
-    "(-tp8), data-parallel (-dp2) and expert-parallel size (-ep32), as in llama-3.1-70b-tp8. Default of each: 1. "
-    "A config.json, or its folder, gives the kernels of a step of that model.",
+    help="Run the shapes that this model has on one GPU, instead of a tier. NAME may end with -tp8, -dp2, -ep32. "
+    "Of a config.json, or its folder, run the kernels of a step.",
 )
 STEP = option(
     "--perf-step",
     metavar="FLAGS",
-    help="Run the kernels of one step of the model: --phase decode or prefill, --batch, --context, --page-size, "
-    "--kv-dtype, --tp, --dp, --ep. Default for a config.json: --phase decode --batch 64 --context 8192.",
+    help="Run the kernels of one step of the model, by the flags of `flashinfer-perf model`. Default of a config.json: "
+    "--phase decode --batch 64 --context 8192.",
 )
 OPTIONS = (MODEL, STEP)
 
@@ -60,28 +60,28 @@ def pytest_perf_sums() -> tuple[verdict.Summing, ...]:
 # A session that measures a model.
 
 
-def is_asked(config: pytest.Config) -> bool:
+def names_a_model(config: pytest.Config) -> bool:
     return any(config.getoption(one.dest) is not None for one in OPTIONS)
 
 
 def pytest_perf_paths(config: pytest.Config) -> Sequence[Path]:
     """A step has kernels of the suite and of APIs."""
-    if not is_asked(config) or config.getoption("perf_api"):
+    if not names_a_model(config) or config.getoption("perf_api"):
         return []
     from pytest_flashinfer_perf.api import cases
     from pytest_flashinfer_perf.extensions import apis
-    from pytest_flashinfer_perf.extensions.models.selection import AskedModel
+    from pytest_flashinfer_perf.extensions.models.selection import SelectedModel
 
-    return [*cases.paths(), apis.tests()] if AskedModel(config).is_step else []
+    return [*cases.paths(), apis.tests()] if SelectedModel(config).is_step else []
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if is_asked(config):
-        from pytest_flashinfer_perf.extensions.models.selection import AskedModel, SummedSession
+    if names_a_model(config):
+        from pytest_flashinfer_perf.extensions.models.selection import SelectedModel, SummedSession
 
-        asked = AskedModel(config)
-        config.pluginmanager.register(asked, "flashinfer-perf-model")
-        config.pluginmanager.register(SummedSession(config, lambda: asked.recorded), "flashinfer-perf-step")
+        model = SelectedModel(config)
+        config.pluginmanager.register(model, "flashinfer-perf-model")
+        config.pluginmanager.register(SummedSession(config, lambda: model.recorded), "flashinfer-perf-step")
 
 
 def pytest_perf_sections(runs: Sequence[Run]) -> Iterable[Section]:

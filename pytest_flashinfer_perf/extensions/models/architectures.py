@@ -41,19 +41,19 @@ def read(path: Path) -> Description:
 
 
 def describe(config: Fields, name: str) -> Description:
-    known = _architecture(config)
-    inner = config.language(known.defaults)
+    architecture = _architecture(config)
+    inner = config.language(architecture.defaults)
     quantised = quantisation.read(inner)
     layers: Counter[Layer] = Counter()
     for index in range(inner.number("num_hidden_layers", most=MOST_LAYERS)):
-        layers[Layer(*known.parts(inner, index), quantised.of(index))] += 1
+        layers[Layer(*architecture.parts(inner, index), quantised.of(index))] += 1
     return Description(
         name=name,
         hidden=inner.number("hidden_size"),
         vocabulary=inner.number("vocab_size"),
         tied=inner.switch("tie_word_embeddings"),
         layers=tuple(layers.items()),
-        gemma=known.parts in (_gemma2, _gemma3),
+        gemma=architecture.parts in (_gemma2, _gemma3),
     )
 
 

@@ -99,8 +99,8 @@ def _if_any(plan: StepPlan, run: Run) -> Budget:
 
 def keys_of(params: Mapping[str, Any]) -> tuple[ProblemKey, ProblemKey]:
     """By which a problem of a plan finds a row: with the row's backend, and without, for a problem that names none."""
-    known = key_of(params)
-    return known, known - {("backend", _hashable(params.get("backend")))}
+    key = key_of(params)
+    return key, key - {("backend", _hashable(params.get("backend")))}
 
 
 def key_of(params: Mapping[str, Any]) -> ProblemKey:
@@ -114,16 +114,16 @@ def _hashable(value: Any) -> Any:
 
 
 def _entry(kernel: StepKernel, fastest: Mapping[ProblemKey, Row], run: Run) -> KernelTime:
-    found = [fastest[wanted] for wanted in map(key_of, kernel.problems) if wanted in fastest]
-    row = min(found, key=lambda row: row.median, default=None)
+    rows = [fastest[wanted] for wanted in map(key_of, kernel.problems) if wanted in fastest]
+    row = min(rows, key=lambda row: row.median, default=None)
     return KernelTime(kernel, row, "" if row or kernel.gap else _reason(kernel, run))
 
 
 def _reason(kernel: StepKernel, run: Run) -> str:
     """How the kernel's cases ended instead: a reason once, with the backends that it is of."""
     wanted = {key_of(one) for one in kernel.problems}
-    found = [row for row in run.ours if not wanted.isdisjoint(keys_of(row.params))]
-    unusable = ((row.identity, UNUSABLE[row.status or ""]) for row in found)
+    rows = [row for row in run.ours if not wanted.isdisjoint(keys_of(row.params))]
+    unusable = ((row.identity, UNUSABLE[row.status or ""]) for row in rows)
     left = (
         (one.identity, f"{one.outcome}: {one.headline}")
         for one in run.unmeasured

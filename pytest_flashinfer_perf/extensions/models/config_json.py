@@ -22,11 +22,11 @@ class ConfigError(FlashinferPerfError):
 class Fields:
     """One object of a config.json, and where it is."""
 
-    known: Mapping[str, Any]
+    values: Mapping[str, Any]
     source: str
 
     def __contains__(self, name: str) -> bool:
-        return self.known.get(name) is not None
+        return self.values.get(name) is not None
 
     def fault(self, name: str, sentence: str) -> ConfigError:
         return ConfigError(f"{self.source}: {name} {sentence}")
@@ -38,7 +38,7 @@ class Fields:
             return default
         if name is None:
             raise self.fault(" or ".join(names), "is missing")
-        value = self.known[name]
+        value = self.values[name]
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise self.fault(name, f"must be a whole number from {least} to {most}, got {fields.shown(value)}")
         return value
@@ -71,10 +71,10 @@ class Fields:
 
     def language(self, defaults: Mapping[str, Any]) -> Fields:
         """The language model's part of a multimodal one; what it lacks is beside it, or as by default."""
-        return replace(self, known={**defaults, **self.known, **self.below("text_config").known})
+        return replace(self, values={**defaults, **self.values, **self.below("text_config").values})
 
     def _of(self, name: str, kind: type | tuple[type, ...], default: Any, wanted: str) -> Any:
-        value = self.known.get(name)
+        value = self.values.get(name)
         if value is not None and not isinstance(value, kind):
             raise self.fault(name, f"must be {wanted}, got {fields.shown(value)}")
         return default if value is None else value
@@ -92,8 +92,8 @@ def read(path: Path) -> Fields:
     config, beside = _parsed(file), file.with_name("hf_quant_config.json")
     if "quantization_config" in config or not beside.is_file():
         return config
-    stored = _parsed(beside).below("quantization").known
-    return replace(config, known={**config.known, "quantization_config": stored})
+    stored = _parsed(beside).below("quantization").values
+    return replace(config, values={**config.values, "quantization_config": stored})
 
 
 def _parsed(file: Path) -> Fields:
@@ -107,9 +107,9 @@ def _parsed(file: Path) -> Fields:
 
 def parse(text: str, source: str) -> Fields:
     try:
-        known = json.loads(text)
+        values = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{source} is not JSON: {error}") from error
-    if not isinstance(known, dict):
-        raise ConfigError(f"{source} holds {fields.shown(known)}, where a config.json holds an object")
-    return Fields(known, source)
+    if not isinstance(values, dict):
+        raise ConfigError(f"{source} holds {fields.shown(values)}, where a config.json holds an object")
+    return Fields(values, source)

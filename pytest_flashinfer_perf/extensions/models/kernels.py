@@ -32,12 +32,12 @@ def of_step(model: Description, step: Step) -> list[StepKernel]:
     """One entry for all layers that run the same."""
     if step.spread.ep > 1 and model.first(Experts) is None:
         raise ConfigError(f"{model.name} has no experts, which {step.spread.ep} GPUs could share: leave out ep")
-    found: dict[Any, StepKernel] = {}
+    kernels: dict[Any, StepKernel] = {}
     for one in _all(model, step):
         problems = tuple(tuple(sorted(problem.items(), key=str)) for problem in one.problems)
-        same = (one.name, one.gap, problems)
-        found[same] = found[same].joined(one) if same in found else one
-    return list(found.values())
+        key = (one.name, one.gap, problems)
+        kernels[key] = kernels[key].joined(one) if key in kernels else one
+    return list(kernels.values())
 
 
 def _all(model: Description, step: Step) -> Iterator[StepKernel]:
@@ -132,17 +132,17 @@ def grouped(layer: Grouped, hidden: int, stored: str, step: Step) -> Iterator[St
 
 
 def _attention(here: Grouped, step: Step) -> StepKernel:
-    seen = min(step.context, here.window or step.context)
-    reasons = [f"a window of {seen}"] * (seen < step.context) + ["sinks"] * here.sinks
+    reach = min(step.context, here.window or step.context)
+    reasons = [f"a window of {reach}"] * (reach < step.context) + ["sinks"] * here.sinks
     reasons += ["a cap of its logits"] * here.capped
     if reasons:
-        name = "attention" if seen == step.context else "window attention"
+        name = "attention" if reach == step.context else "window attention"
         reason = f"no routine measures attention with {' and '.join(reasons)}"
         return gap(name, reason, parameters=here.heads * here.sinks)
     sizes = {"num_qo_heads": here.heads, "num_kv_heads": here.kv_heads, "head_dim_qk": here.head_dim}
     cached = {**_requests(step), **sizes, "head_dim_vo": here.head_dim, "page_size": step.page_size}
-    asked = {"routine": PAGED if step.phase == "prefill" else DECODE, **cached}
-    return called("attention", (asked,))
+    problem = {"routine": PAGED if step.phase == "prefill" else DECODE, **cached}
+    return called("attention", (problem,))
 
 
 def _requests(step: Step) -> dict[str, Any]:
@@ -167,18 +167,18 @@ def latent(layer: Latent, hidden: int, stored: str, step: Step) -> Iterator[Step
 
 def _absorbed(here: Latent, stored: str, step: Step) -> Iterator[StepKernel]:
     sizes = {"num_qo_heads": here.heads, "head_dim_ckv": here.kv_rank, "head_dim_kpe": here.rope_dim}
-    asked = {"routine": MLA, **_requests(step), **sizes, "page_size": step.page_size}
+    problem = {"routine": MLA, **_requests(step), **sizes, "page_size": step.page_size}
     yield of_heads("absorb-q", here.heads, step.tokens, ProductWeights(here.kv_rank, here.nope_dim, stored))
-    yield called("attention", (asked,))
+    yield called("attention", (problem,))
     yield of_heads("absorb-v", here.heads, step.tokens, ProductWeights(here.v_dim, here.kv_rank, stored))
 
 
 def _expanded(here: Latent, stored: str, step: Step) -> Iterator[StepKernel]:
     heads = {"num_qo_heads": here.heads, "num_kv_heads": here.heads}
-    asked = {"routine": RAGGED, **_requests(step), **heads, "head_dim_qk": here.query, "head_dim_vo": here.v_dim}
+    problem = {"routine": RAGGED, **_requests(step), **heads, "head_dim_qk": here.query, "head_dim_vo": here.v_dim}
     wide = here.heads * (here.nope_dim + here.v_dim)
     yield product("kv-up", step.tokens, ProductWeights(wide, here.kv_rank, stored))
-    yield called("attention", (asked,))
+    yield called("attention", (problem,))
 
 
 def recurrent(layer: Recurrent, hidden: int, stored: str, step: Step) -> Iterator[StepKernel]:
@@ -307,8 +307,8 @@ def cut(stored: str, columns: int) -> str:
 def of_heads(name: str, heads: int, m: int, weights: ProductWeights) -> StepKernel:
     """A product for each head, of weights that are bf16 when they are multiplied."""
     n, k, stored, _ = weights
-    asked = {"routine": "bmm_bf16", "batch_size": heads, "m": m, "n": n, "k": k}
-    return called(name, (asked,), heads * n * k, stored)
+    problem = {"routine": "bmm_bf16", "batch_size": heads, "m": m, "n": n, "k": k}
+    return called(name, (problem,), heads * n * k, stored)
 
 
 def of_api(name: str, api: str, sizes: Mapping[str, Any], parameters: int = 0) -> StepKernel:

@@ -33,9 +33,9 @@ def main(arguments: Sequence[str]) -> int:
         printing.show(plans.listed(plan))
         return COMPLETE
     run = _measured(args.config, step, plan, for_pytest)
-    found = budget.of_run(plan_of(run) or plan, run)
-    printing.show(budget.lines(found))
-    return INCOMPLETE if found.unmeasured else COMPLETE
+    step_budget = budget.of_run(plan_of(run) or plan, run)
+    printing.show(budget.lines(step_budget))
+    return INCOMPLETE if step_budget.unmeasured else COMPLETE
 
 
 def _measured(config: str, step: Step, plan: StepPlan, for_pytest: Sequence[str]) -> Run:

@@ -24,34 +24,34 @@ def of(text: str, step: Step) -> StepPlan:
     model = shipped.find(text)
     name = model.name + step.spread.suffix
     try:
-        found = tuple(kernels.of_step(model, step))
+        step_kernels = tuple(kernels.of_step(model, step))
     except UnevenError as error:
         raise UnevenError(f"{model.name} has {error}") from error
-    return _covered(StepPlan(name=name, title=f"{name}: {step.title}", kernels=found))
+    return _covered(StepPlan(name=name, title=f"{name}: {step.title}", kernels=step_kernels))
 
 
 def shapes(plan: StepPlan, routine: AnyRoutine) -> list[Shape[Params]]:
     """Each problem of this routine once, whichever kernels have it."""
-    found: dict[Params, None] = {}
+    problems: dict[Params, None] = {}
     for kernel in plan.kernels:
         for one in kernel.problems:
             if one["routine"] == routine.name:
                 with suppress(ParamError):
-                    found[_params(one, routine)] = None
-    return [Shape(params, Model(plan.name, {})) for params in found]
+                    problems[_params(one, routine)] = None
+    return [Shape(params, Model(plan.name, {})) for params in problems]
 
 
-def completed(plan: StepPlan, known: Mapping[str, AnyRoutine]) -> StepPlan:
+def completed(plan: StepPlan, routines: Mapping[str, AnyRoutine]) -> StepPlan:
     """The plan with every parameter of each problem; a kernel that no routine here takes in its size is a gap."""
-    return _covered(replace(plan, kernels=tuple(_completed(kernel, plan, known) for kernel in plan.kernels)))
+    return _covered(replace(plan, kernels=tuple(_completed(kernel, plan, routines) for kernel in plan.kernels)))
 
 
-def _completed(kernel: StepKernel, plan: StepPlan, known: Mapping[str, AnyRoutine]) -> StepKernel:
+def _completed(kernel: StepKernel, plan: StepPlan, routines: Mapping[str, AnyRoutine]) -> StepKernel:
     problems, cases, faults = [], [], []
     for one in kernel.problems:
         name = one["routine"]
         try:
-            params = _params(one, known.get(name))
+            params = _params(one, routines.get(name))
         except ParamError as error:
             faults.append(f"{name}: {error}")
             continue
@@ -77,11 +77,11 @@ def _params(one: Problem, routine: AnyRoutine | None) -> Params:
     """Which APIs there are, and what their sizes are called, depends on the FlashInfer that is installed."""
     if routine is None:
         raise ParamError("the installed FlashInfer has no such API with a trace template")
-    given = {name: value for name, value in one.items() if name != "routine"}
-    strange = set(given) - {field.name for field in fields(routine.params)}
-    if strange:
-        raise ParamError(f"the installed FlashInfer's trace template has no {', '.join(sorted(strange))}")
-    params: Params = routine.params(**given)
+    values = {name: value for name, value in one.items() if name != "routine"}
+    unknown_sizes = set(values) - {field.name for field in fields(routine.params)}
+    if unknown_sizes:
+        raise ParamError(f"the installed FlashInfer's trace template has no {', '.join(sorted(unknown_sizes))}")
+    params: Params = routine.params(**values)
     return params
 
 
@@ -90,8 +90,8 @@ def listed(plan: StepPlan) -> Iterator[str]:
     yield plan.title
     for kernel in plan.kernels:
         for one in kernel.problems:
-            given = {name: value for name, value in one.items() if name != "routine" and value not in (None, False)}
-            flags = (f"--{name}" if value is True else f"--{name} {value}" for name, value in given.items())
+            values = {name: value for name, value in one.items() if name != "routine" and value not in (None, False)}
+            flags = (f"--{name}" if value is True else f"--{name} {value}" for name, value in values.items())
             yield f"{kernel.count:5} x {kernel.name:18} {one['routine']} {' '.join(flags)}"
     yield from plan.coverage
 

@@ -22,7 +22,7 @@ COLUMNS: Mapping[str, int] = {"bf16": 1, "fp8": 1, "fp8_blocks": 128, "nvfp4": 1
 BLOCKS = [128, 128]
 ALGORITHMS = {"FP8": "fp8", "NVFP4": "nvfp4"}
 ROOTS = ("model", "backbone", "model.language_model", "language_model.model")
-KNOWN = "fp8, fbgemm_fp8, mxfp4 and modelopt (FP8, NVFP4) are known"
+SUPPORTED = "fp8, fbgemm_fp8, mxfp4 and modelopt (FP8, NVFP4) are known"
 
 
 @dataclass(frozen=True)
@@ -64,22 +64,22 @@ class Quantisation:
 
 def read(config: Fields) -> Quantisation:
     """As written in the config; a config without such a field is of bf16 weights."""
-    given = config.below("quantization_config")
-    kept = (*given.words("modules_to_not_convert"), *given.words("ignore"), *given.words("exclude_modules"))
-    return Quantisation(_kind(given), kept, given.word("quant_method") == "mxfp4")
+    fields = config.below("quantization_config")
+    kept = (*fields.words("modules_to_not_convert"), *fields.words("ignore"), *fields.words("exclude_modules"))
+    return Quantisation(_kind(fields), kept, fields.word("quant_method") == "mxfp4")
 
 
-def _kind(given: Fields) -> str:
-    method, algorithm = given.word("quant_method"), given.word("quant_algo")
+def _kind(fields: Fields) -> str:
+    method, algorithm = fields.word("quant_method"), fields.word("quant_algo")
     if algorithm and method in ("", "modelopt"):
         if algorithm not in ALGORITHMS:
-            raise given.fault("quant_algo", f"{algorithm!r} is unknown: {KNOWN}")
+            raise fields.fault("quant_algo", f"{algorithm!r} is unknown: {SUPPORTED}")
         return ALGORITHMS[algorithm]
     if method not in ("", "mxfp4", "fp8", "fbgemm_fp8"):
-        raise given.fault("quant_method", f"{method!r} is unknown: {KNOWN}")
+        raise fields.fault("quant_method", f"{method!r} is unknown: {SUPPORTED}")
     if not method.endswith("fp8"):
         return method or "bf16"
-    blocks = list(given.numbers("weight_block_size"))
+    blocks = list(fields.numbers("weight_block_size"))
     if blocks not in ([], BLOCKS):
-        raise given.fault("weight_block_size", f"{blocks} is not measured here, only {BLOCKS} or none")
+        raise fields.fault("weight_block_size", f"{blocks} is not measured here, only {BLOCKS} or none")
     return "fp8_blocks" if blocks else "fp8"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_flashinfer_perf.api import BOARD, SETTINGS, cases, errors, usage
-from pytest_flashinfer_perf.extensions.apis.known import all_apis
+from pytest_flashinfer_perf.extensions.apis.lookup import all_apis
 from pytest_flashinfer_perf.extensions.many import gpus
 from pytest_flashinfer_perf.extensions.models import plan as plans
 from pytest_flashinfer_perf.extensions.models import shipped
@@ -27,11 +27,11 @@ def swept() -> set[str]:
     return {name for routine in all_routines().values() if routine.presets for name in routine.presets.layers}
 
 
-def known() -> list[str]:
+def model_names() -> list[str]:
     return sorted({*swept(), *shipped.names()})
 
 
-class AskedModel:
+class SelectedModel:
     """The cases of each routine, from these options; files are relative to the current folder."""
 
     def __init__(self, config: pytest.Config) -> None:
@@ -63,8 +63,8 @@ class AskedModel:
         with usage.errors_of_use():
             if self.model is None:
                 raise ParamError("--perf-step needs --perf-model")
-            if not shipped.is_path(self.name) and self.name not in known():
-                raise ParamError(f"--perf-model: {errors.unknown(self.name, known())}")
+            if not shipped.is_path(self.name) and self.name not in model_names():
+                raise ParamError(f"--perf-model: {errors.unknown(self.name, model_names())}")
             for routine in all_routines().values():
                 self.shapes(routine)
 

@@ -27,8 +27,8 @@ def record(name: str) -> Mapping[str, Any]:
     """The whole file: its config, and the number of parameters that is published; where and when each was taken."""
     if name not in names():
         raise ConfigError(errors.unknown(name, names()))
-    known: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-    return known
+    content: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    return content
 
 
 @functools.cache

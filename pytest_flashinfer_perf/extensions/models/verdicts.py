@@ -75,8 +75,8 @@ def sums(
         else:
             fit["traffic"] += [SUM, *dict.fromkeys(kernel.name for kernel in plan.kernels if not kernel.gap)]
     idle = ((section, glob) for section, names in fit.items() for glob in limits[section].without_match(names))
-    made = [(judged if plan.traffic is None else judged_traffic)(plan, timed, limits) for plan in plans]
-    return made, [f"[{section}] {glob!r} fits {FITS_NONE[section]}" for section, glob in idle]
+    sums_of_plans = [(judged if plan.traffic is None else judged_traffic)(plan, timed, limits) for plan in plans]
+    return sums_of_plans, [f"[{section}] {glob!r} fits {FITS_NONE[section]}" for section, glob in idle]
 
 
 # The times of kernels, from those of cases.
@@ -85,9 +85,9 @@ def sums(
 def _timed_cases(cases: Sequence[verdict.Judged]) -> Cases:
     timed: dict[ProblemKey, list[TimedCase]] = defaultdict(list)
     for one in cases:
-        found = TimedCase(_seconds(one.case.before), _seconds(one.case.after), _unsure(one))
+        timed_case = TimedCase(_seconds(one.case.before), _seconds(one.case.after), _unsure(one))
         for key in {key for row in one.case.rows for key in keys_of(row.params)}:  # releases name axes otherwise
-            timed[key].append(found)
+            timed[key].append(timed_case)
     return timed
 
 
@@ -106,9 +106,9 @@ def _unsure(one: verdict.Judged) -> float | None:
 
 def _timed(kernel: StepKernel, cases: Cases) -> TimedCase:
     """All calls of one kernel, by the fastest backend of each side."""
-    found = [one for wanted in kernel.problems for one in cases.get(key_of(wanted), ())]
-    before = min((one for one in found if one.before), key=lambda one: one.before or 0.0, default=TimedCase())
-    after = min((one for one in found if one.after), key=lambda one: one.after or 0.0, default=TimedCase())
+    timed_cases = [one for wanted in kernel.problems for one in cases.get(key_of(wanted), ())]
+    before = min((one for one in timed_cases if one.before), key=lambda one: one.before or 0.0, default=TimedCase())
+    after = min((one for one in timed_cases if one.after), key=lambda one: one.after or 0.0, default=TimedCase())
     shares = [one.unsure for one in (before, after) if one.unsure is not None]
     was, now = (side and kernel.count * side for side in (before.before, after.after))
     return TimedCase(was, now, max(shares) if len(shares) == 2 else None)
@@ -174,15 +174,15 @@ def judged(plan: StepPlan, cases: Cases, limits: Mapping[str, thresholds.Globs])
 def judged_traffic(plan: StepPlan, cases: Cases, limits: Mapping[str, thresholds.Globs]) -> verdict.RunSum:
     """The calls of a recording, which begin with the change of the whole, and then name what made it."""
     seconds = plan.traffic.seconds if plan.traffic else 0.0
-    found = [(kernel, _timed(kernel, cases)) for kernel in plan.kernels]
-    kernels = [(kernel.name, timed) for kernel, timed in found if not kernel.gap]
+    timed_kernels = [(kernel, _timed(kernel, cases)) for kernel in plan.kernels]
+    kernels = [(kernel.name, timed) for kernel, timed in timed_kernels if not kernel.gap]
     parts: defaultdict[str, list[tuple[str, TimedCase]]] = defaultdict(list)
     for name, timed in kernels:
         parts[name].append((name, timed))
     change, unsure, _ = _change(kernels)
     said = [] if change is None else [f"{change:+.2%} +- {unsure:.2%} of GPU time", *_by_api(parts)]
-    calls = sum(kernel.count for kernel, _ in found)
-    measured = sum(kernel.count for kernel, timed in found if timed.after is not None)
+    calls = sum(kernel.count for kernel, _ in timed_kernels)
+    measured = sum(kernel.count for kernel, timed in timed_kernels if timed.after is not None)
     whole = _whole(kernels)
     took = f"{1e3 * whole / seconds:.4g} ms per second" if seconds else formatting.duration(whole)
     said.append(f"{took} in {measured / calls:.1%} of the calls" if measured < calls else took)
@@ -199,15 +199,15 @@ def judged_traffic(plan: StepPlan, cases: Cases, limits: Mapping[str, thresholds
 
 def _by_api(parts: Mapping[str, Timed]) -> Iterator[str]:
     """The APIs that surely changed, by what each adds to the change of the sum."""
-    base, found = sum(timed.before or 0.0 for part in parts.values() for _, timed in part), []
+    base, changes = sum(timed.before or 0.0 for part in parts.values() for _, timed in part), []
     for name, part in parts.items():
         change, unsure, _ = _change(part)
         share = sum(timed.before or 0.0 for _, timed in part) / base
         if change is not None and abs(change) > unsure:
-            found.append((share * change, f"{name} {change:+.2%} +- {unsure:.2%}, which is {share * change:+.2%}"))
-    found.sort(key=lambda one: -abs(one[0]))
-    yield from (sentence for _, sentence in found[:MOST_NAMED])
-    if rest := found[MOST_NAMED:]:
+            changes.append((share * change, f"{name} {change:+.2%} +- {unsure:.2%}, which is {share * change:+.2%}"))
+    changes.sort(key=lambda one: -abs(one[0]))
+    yield from (sentence for _, sentence in changes[:MOST_NAMED])
+    if rest := changes[MOST_NAMED:]:
         yield f"{len(rest)} other APIs together {sum(share for share, _ in rest):+.2%}"
 
 

@@ -40,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Before any plugin reads its options: the command line is that of the session which measures."""
     options.drop(config, Child.NONE)
+    config.option.perf_suite = config.option.perf_suite or "default"  # it compiles for a GPU
     for dest, nothing in OF_OTHERS.items():
         if hasattr(config.option, dest):
             setattr(config.option, dest, nothing)
@@ -55,10 +56,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _cases(items: list[pytest.Item]) -> list[Case]:
-    found = [case for item in items if (case := stash.case_of(item)) is not None]
-    if not found:
+    cases = [case for item in items if (case := stash.case_of(item)) is not None]
+    if not cases:
         raise pytest.UsageError("nothing to prebuild: these arguments select no test with a case")
-    return found
+    return cases
 
 
 class Prebuild:
@@ -87,8 +88,8 @@ class Prebuild:
         return True
 
     def _say_needed(self, needed: Needed, cases: int, others: int) -> None:
-        found = formatting.counted(len(needed.modules), "module")
-        self._say(f"{formatting.counted(cases, 'case')}: {found} of FlashInfer, {needed.cannot} cannot run there")
+        modules = formatting.counted(len(needed.modules), "module")
+        self._say(f"{formatting.counted(cases, 'case')}: {modules} of FlashInfer, {needed.cannot} cannot run there")
         if needed.lost:
             self._say("calls that failed without a GPU; the other modules they need are compiled when they run")
         for reason, number in needed.lost.items():
@@ -150,6 +151,6 @@ def architectures() -> str:
     """The architectures that the variable names, or those of the GPUs here, which a child process looks up."""
     if named := os.environ.get(ARCHITECTURES, "").strip():
         return named
-    if not (found := processes.answer(PROBE)):
+    if not (of_gpus := processes.answer(PROBE)):
         raise PrebuildError(f"there is no GPU to compile for: name one, such as {ARCHITECTURES}=9.0a")
-    return found
+    return of_gpus

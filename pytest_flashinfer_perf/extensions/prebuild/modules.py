@@ -39,14 +39,14 @@ def needed(cases: list[Case], settings: Settings) -> Needed:
     if broken:
         raise CannotRunError(broken)
     targets: Any = importlib.import_module("flashinfer.compilation_context").CompilationContext()
-    found = Needed()
-    with patches.recording(found.modules):
+    result = Needed()
+    with patches.recording(result.modules):
         for major, minor in sorted(targets.TARGET_CUDA_ARCHS):
             device = _pretended(major, int(minor.rstrip("af")))
             for case in cases:
                 if case.backend_name != "torch":  # it loads no module of FlashInfer's
-                    _follow(case, device, settings, found)
-    return found
+                    _follow(case, device, settings, result)
+    return result
 
 
 def _pretended(major: int, minor: int) -> Device:
@@ -60,21 +60,21 @@ def _pretended(major: int, minor: int) -> Device:
     return devices.find("cuda:0")
 
 
-def _follow(case: Case, device: Device, settings: Settings, found: Needed) -> None:
-    known = quarantined(case, settings.quarantine, all_routines())
-    if known or one_case.obstacle(case, device, settings.max_memory):
-        found.cannot += 1
+def _follow(case: Case, device: Device, settings: Settings, result: Needed) -> None:
+    quarantine = quarantined(case, settings.quarantine, all_routines())
+    if quarantine or one_case.obstacle(case, device, settings.max_memory):
+        result.cannot += 1
         return
     try:
         with warnings.catch_warnings(), redirect_stdout(None), patches.Pretence():
             warnings.simplefilter("ignore")
             _called(case, device, settings)
     except CannotRunError:  # which is known when the call is built
-        found.cannot += 1
+        result.cannot += 1
     except check.WrongAnswerError:  # of a call that computes nothing; its modules are known by then
         return
     except Exception as error:  # noqa: BLE001 - a pretended GPU may cause any error
-        found.lost[f"{case.routine.name}, {case.backend_name}: {errors.in_one_line(error)}"] += 1
+        result.lost[f"{case.routine.name}, {case.backend_name}: {errors.in_one_line(error)}"] += 1
 
 
 def _called(case: Case, device: Device, settings: Settings) -> None:

@@ -72,10 +72,10 @@ def pretend(capability: tuple[int, int]) -> None:
     """Make torch report one GPU of this compute capability from now on."""
     major, minor = capability
     name = f"a GPU of compute capability {major}.{minor}"
-    seen = SimpleNamespace(name=name, major=major, minor=minor, uuid="none", **SIZES)
+    properties = SimpleNamespace(name=name, major=major, minor=minor, uuid="none", **SIZES)
     answers = {
         "get_device_capability": capability,
-        "get_device_properties": seen,
+        "get_device_properties": properties,
         "get_device_name": name,
         "is_available": True,
         "is_initialized": True,
@@ -172,11 +172,11 @@ def _done(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return function(*_placed(args, HERE), **_placed(kwargs, HERE))
 
 
-def _one_row(asked: tuple[Any, ...]) -> tuple[Any, ...]:
+def _one_row(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """Index one row instead of a mask, which has no contents."""
-    whole, index = asked
+    whole, index = arguments
     is_mask = isinstance(index, Tensor) and index.dtype == torch.bool
-    return (whole, (torch.zeros(1, dtype=torch.int64),) * index.dim()) if is_mask else asked
+    return (whole, (torch.zeros(1, dtype=torch.int64),) * index.dim()) if is_mask else arguments
 
 
 def _without_contents(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

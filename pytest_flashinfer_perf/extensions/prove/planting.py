@@ -78,6 +78,7 @@ def followed(  # noqa: PLR0913 - as what times calls has them
     *,
     cuda_graph: bool,
     verify: timing.Verify,
+    spent: float,
 ) -> timing.Timing:
     """Time the call with the work behind it; what was planted is a part of the row."""
     extra = planned(seconds, measuring, device, cuda_graph=cuda_graph)
@@ -86,7 +87,7 @@ def followed(  # noqa: PLR0913 - as what times calls has them
     def verify_own(timed: Target, work: instruments.Work) -> None:
         verify(target if timed is slowed else timed, work)
 
-    timed = time_calls(slowed, measuring, device, cuda_graph=cuda_graph, verify=verify_own)
+    timed = time_calls(slowed, measuring, device, cuda_graph=cuda_graph, verify=verify_own, spent=spent)
     parts = {**timed.observations.parts, PART: extra.seconds * 1e6}
     return replace(timed, observations=replace(timed.observations, parts=parts))
 

@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.api import verdict as core_verdict
 
 MOST_SLOWER = 0.01  # of the verdicts on identical code
 MOST_FAILED = 0.05  # of the comparisons of identical code: their exit code is 1
-LEAST_FOUND = 0.95  # of the extra work that is larger than the threshold
+LEAST_DETECTED = 0.95  # of the extra work that is larger than the threshold
 FEWEST = 3  # processes of each kind: the noise between processes needs as many
 
 
@@ -61,7 +61,7 @@ class Proved:
         return _tally(self.identical, verdict, len(self.plain) // 2)
 
     @property
-    def found(self) -> Frequency:
+    def detected(self) -> Frequency:
         return _tally(self.extended, core_verdict.Verdict.SLOWER, min(len(self.plain), len(self.planted)))
 
     @property
@@ -69,7 +69,7 @@ class Proved:
         return statistics.median(row.median for row in self.plain)
 
     @property
-    def asked(self) -> float:
+    def planted_change(self) -> float:
         """The logarithm of the change that was planted; zero where nothing was."""
         planted = statistics.median(row.parts.get("planted_us", 0.0) for row in self.planted)
         return math.log1p(planted * 1e-6 / self.median)
@@ -86,7 +86,7 @@ class Proved:
 
     @property
     def is_large_enough(self) -> bool:
-        return self.asked > self.threshold
+        return self.planted_change > self.threshold
 
     @property
     def detectable(self) -> float:
@@ -120,13 +120,13 @@ class Proof:
         return sum((case.called(verdict) for case in self.cases), Frequency())
 
     @property
-    def found(self) -> Frequency:
-        return sum((case.found for case in self.cases if case.is_large_enough), Frequency())
+    def detected(self) -> Frequency:
+        return sum((case.detected for case in self.cases if case.is_large_enough), Frequency())
 
     @property
     def holds(self) -> bool:
         errs = self.called(core_verdict.Verdict.SLOWER).share > MOST_SLOWER or self.failed.share > MOST_FAILED
-        return not errs and (self.found.share >= LEAST_FOUND or not self.found.tries)
+        return not errs and (self.detected.share >= LEAST_DETECTED or not self.detected.tries)
 
     @property
     def exit_code(self) -> int:
@@ -158,11 +158,11 @@ def _rows(name: str, runs: Sequence[Run]) -> tuple[Row, ...]:
 
 
 def _by_case(judgements: Sequence[core_verdict.Judgement]) -> dict[str, list[core_verdict.Judged]]:
-    found: dict[str, list[core_verdict.Judged]] = defaultdict(list)
+    verdicts: dict[str, list[core_verdict.Judged]] = defaultdict(list)
     for judgement in judgements:
         for judged in judgement.cases:
-            found[judged.name].append(judged)
-    return found
+            verdicts[judged.name].append(judged)
+    return verdicts
 
 
 def _troubles(judgements: Sequence[core_verdict.Judgement], cases: Sequence[Proved]) -> Iterator[str]:
@@ -207,7 +207,7 @@ def _cells(case: Proved) -> tuple[str, ...]:
     called = (_of(case.called(verdict)) for verdict in (core_verdict.Verdict.SLOWER, core_verdict.Verdict.FASTER))
     changes = (words.percent(case.measured), words.percent(case.detectable))
     noises = (f"{100 * case.observed:.2f} %", f"{100 * case.predicted:.2f} %")
-    return (*called, _of(case.found), *changes, *noises)
+    return (*called, _of(case.detected), *changes, *noises)
 
 
 def _of(tally: Frequency, word: str = "/") -> str:
@@ -235,24 +235,24 @@ def _in_all(proof: Proof) -> Iterator[str]:
         f"FASTER in {faster.hits}; exit code 1 in {_of(proof.failed, ' of ')} comparisons "
         f"({_percent(MOST_FAILED)} allowed)"
     )
-    if proof.found.tries:
-        yield f"extra work: found in {_of(proof.found, ' of ')} verdicts ({_percent(LEAST_FOUND)} wanted)"
+    if proof.detected.tries:
+        yield f"extra work: found in {_of(proof.detected, ' of ')} verdicts ({_percent(LEAST_DETECTED)} wanted)"
 
 
 def _sure(proof: Proof) -> Iterator[str]:
-    slower, found = proof.called(core_verdict.Verdict.SLOWER), proof.found
+    slower, detected = proof.called(core_verdict.Verdict.SLOWER), proof.detected
     bounds = [f"SLOWER below {_percent(slower.upper)}", f"exit code 1 below {_percent(proof.failed.upper)}"]
-    bounds += [f"found above {_percent(found.lower)}"] if found.tries else []
+    bounds += [f"found above {_percent(detected.lower)}"] if detected.tries else []
     few = formatting.counted(proof.failed.independent, "comparison")
     yield f"only {few} of identical code share no process, which shows with 95 % confidence: {', '.join(bounds)}"
 
 
 def _notes(proof: Proof) -> Iterator[str]:
     for case in proof.cases:
-        if not case.asked:
+        if not case.planted_change:
             yield f"not planted, its time is not measured by perf in this process: {case.name}"
         elif not case.is_large_enough:
-            planted, threshold = words.percent(case.asked), words.percent(case.threshold)
+            planted, threshold = words.percent(case.planted_change), words.percent(case.threshold)
             yield f"not counted, {planted} was planted where {threshold} is allowed: {case.name}"
         for broken in case.identical[0].broken:
             yield f"broken whatever changed: {case.name}: {broken.sentence}"

@@ -23,14 +23,14 @@ BEYOND = 1.5  # default of --share, in thresholds
 def main(arguments: Sequence[str]) -> int:
     own, for_pytest = processes.split(arguments)
     options = parser().parse_args(own)
-    asked = None if options.share is None else share(options.share, "--share")
+    fixed_share = None if options.share is None else share(options.share, "--share")
     where, gpu = sides.environment("python", options.python), sides.gpu(for_pytest)
     rules = judging.rules(options, paired=False)
     sides.verify_complete(where, rules.allowed)
 
     def wanted(row: Row) -> float:
         """The extra work as a share of a case's time: the requested one, or 1.5 times the case's threshold."""
-        return asked or BEYOND * math.expm1(rules.thresholds.of(row).in_log(row.median))
+        return fixed_share or BEYOND * math.expm1(rules.thresholds.of(row).in_log(row.median))
 
     session = PlantedRuns(where, for_pytest, sides.folder(options.output, "prove"), gpu, wanted)
     with sides.alone_on(gpu):
@@ -75,7 +75,7 @@ class PlantedRuns:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = commands.parser_of(
+    result = commands.parser_of(
         "prove",
         "Measure the same cases in several processes, as they are and with a slowdown added to each timed "
         "call, and compare every process with every other one: how often is identical code called SLOWER, and how "
@@ -85,12 +85,12 @@ def parser() -> argparse.ArgumentParser:
         usage="[OPTIONS] -- PYTEST_ARGS",
     )
     added = "Slowdown to add, in per cent of a case's time. Default: 1.5 times its threshold."
-    made.add_argument("--share", metavar="N%", help=added)
+    result.add_argument("--share", metavar="N%", help=added)
     number = "Processes without the slowdown, and as many with it. Default: %(default)s."
-    made.add_argument("--processes", type=core_options.whole(FEWEST), default=8, metavar="N", help=number)
-    judging.PYTHON.add_by(made.add_argument)
-    judging.add_output(made, "prove")
-    judging.add_settings(made)
-    core_options.ALLOW.add_by(made.add_argument)
-    made.set_defaults(perf_gate_strict=False)
-    return made
+    result.add_argument("--processes", type=core_options.whole(FEWEST), default=8, metavar="N", help=number)
+    judging.PYTHON.add_by(result.add_argument)
+    judging.add_output(result, "prove")
+    judging.add_settings(result)
+    core_options.ALLOW.add_by(result.add_argument)
+    result.set_defaults(perf_gate_strict=False)
+    return result

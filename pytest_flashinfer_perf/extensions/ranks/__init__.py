@@ -65,10 +65,10 @@ def pytest_perf_suite() -> Sequence[Path]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    from pytest_flashinfer_perf.extensions.ranks import asked
+    from pytest_flashinfer_perf.extensions.ranks import rank_environment
 
     for item in items:
-        if asked.number(item) is not None:
+        if rank_environment.number(item) is not None:
             from pytest_flashinfer_perf.extensions.ranks import ranked
 
             ranked.prepare(item)
@@ -76,9 +76,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_perf_devices(item: pytest.Item) -> Sequence[str] | None:
     from pytest_flashinfer_perf.extensions.many import gpus
-    from pytest_flashinfer_perf.extensions.ranks import asked
+    from pytest_flashinfer_perf.extensions.ranks import rank_environment
 
-    number = asked.number(item)
+    number = rank_environment.number(item)
     return None if number is None else gpus.of_session()[:number]
 
 
@@ -100,9 +100,9 @@ def pytest_fixture_setup(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    from pytest_flashinfer_perf.extensions.ranks import asked
+    from pytest_flashinfer_perf.extensions.ranks import rank_environment
 
-    if not asked.is_together(pyfuncitem):
+    if not rank_environment.is_together(pyfuncitem):
         return None
     from pytest_flashinfer_perf.extensions.ranks import ranked
 

@@ -27,8 +27,8 @@ def missing(ranks: Ranks) -> str | None:
     """Why a GPU of the group cannot be timed by CUPTI after a barrier on the device; the same on every rank."""
     if not ranks.device.is_gpu:
         return "there is no GPU"
-    no_cupti = next(filter(None, ranks.everybodys(instruments.INSTRUMENTS["cupti"].missing(ranks.device))), None)
-    return no_cupti or next(filter(None, ranks.everybodys(_barrier_error(ranks))), None)
+    no_cupti = next(filter(None, ranks.of_all_ranks(instruments.INSTRUMENTS["cupti"].missing(ranks.device))), None)
+    return no_cupti or next(filter(None, ranks.of_all_ranks(_barrier_error(ranks))), None)
 
 
 def _barrier_error(ranks: Ranks) -> str | None:
@@ -48,13 +48,13 @@ def _barrier(ranks: Ranks) -> Any:
 
 @dataclass
 class DeviceClock:
-    """Attached when it is made; `_seen` has what was recorded since the last batch of calls."""
+    """Attached when it is made; `_recorded` has the activities since the last batch of calls."""
 
     ranks: Ranks
     name: str = "cupti"
     trace: core_cupti.Trace | None = None
     drifts: bool = True  # CUPTI fits the GPU's clock to the host's in each process alone: evidence/ranks-h200.md
-    _seen: list[Any] = field(default_factory=list)
+    _recorded: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         from cupti import cupti
@@ -62,7 +62,7 @@ class DeviceClock:
         self._cupti: Any = cupti
         self._barrier = _barrier(self.ranks)
         cupti.activity_register_callbacks(
-            lambda: (core_cupti.BUFFER_BYTES, 0), lambda records: self._seen.extend(core_cupti.copied(records))
+            lambda: (core_cupti.BUFFER_BYTES, 0), lambda records: self._recorded.extend(core_cupti.copied(records))
         )
         for kind in (*core_cupti.on_host(cupti), *core_cupti.on_device(cupti), *core_cupti.between_devices(cupti)):
             cupti.activity_enable(kind)
@@ -71,12 +71,12 @@ class DeviceClock:
         self.ranks.meet()
         work.device.synchronize()
         self._cupti.activity_flush_all(1)
-        self._seen.clear()
+        self._recorded.clear()
         with garbage.without_gc():
             launched = [self._once(work) for _ in range(count)]
         work.device.synchronize()
         self._cupti.activity_flush_all(1)
-        calls = _activities(self._seen, launched, self._cupti)
+        calls = _activities(self._recorded, launched, self._cupti)
         if not all(calls):
             raise instruments.InstrumentError(NO_SUCH_CALL.format(self.ranks.rank))
         self.trace = core_cupti.summarise(calls[-1])

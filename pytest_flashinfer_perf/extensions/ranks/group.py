@@ -24,7 +24,7 @@ import pytest
 
 from pytest_flashinfer_perf.api import Device, processes, reports, stash
 from pytest_flashinfer_perf.extensions.many import case_endings
-from pytest_flashinfer_perf.extensions.ranks import asked
+from pytest_flashinfer_perf.extensions.ranks import rank_environment
 from pytest_flashinfer_perf.plugin.options import of_all
 
 BYTES_OF_A_RANK = 512 << 20  # with torch, its tests and gloo
@@ -106,7 +106,7 @@ def _started(item: pytest.Item, number: int, rank: int, folder: str, options: It
         process = subprocess.Popen(  # noqa: S603 - pytest, in this interpreter
             [*program, *_named(item), *told, *_as_here(item.config, folder), *options],
             cwd=item.config.invocation_params.dir,
-            env=asked.environment(number, rank, folder, no_multicast=no_multicast),
+            env=rank_environment.environment(number, rank, folder, no_multicast=no_multicast),
             stdin=subprocess.DEVNULL,
             stdout=words,
             stderr=words,

@@ -33,14 +33,14 @@ class Ranks:
 
     def all(self, tensor: Tensor) -> list[Tensor]:
         """This tensor of every rank, in their order and on this rank's device: for references over all inputs."""
-        seen = self.everybodys(tensor.detach().cpu())
-        return [one.to(tensor.device) for one in seen]
+        tensors = self.of_all_ranks(tensor.detach().cpu())
+        return [one.to(tensor.device) for one in tensors]
 
-    def everybodys(self, value: Any) -> list[Any]:
+    def of_all_ranks(self, value: Any) -> list[Any]:
         """What each rank gives, in their order."""
-        seen: list[Any] = [None] * self.size
-        dist.all_gather_object(seen, value, group=self.control)
-        return seen
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self.control)
+        return values
 
     def agreed(self, value: float) -> float:
         """The largest of what each rank gives."""
@@ -70,8 +70,8 @@ class Ranks:
 
     @property
     def shared_device(self) -> Device:
-        known = {one.name: getattr(self.device, one.name) for one in fields(self.device)}
-        return SharedDevice(**known, ranks=self)
+        facts = {one.name: getattr(self.device, one.name) for one in fields(self.device)}
+        return SharedDevice(**facts, ranks=self)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_flashinfer_perf.api import SETTINGS, Child, Perf, one_case, reports, stash, time_limit
 from pytest_flashinfer_perf.extensions.many import case_endings, gpus
-from pytest_flashinfer_perf.extensions.ranks import asked, group, joined
+from pytest_flashinfer_perf.extensions.ranks import group, joined, rank_environment
 from pytest_flashinfer_perf.extensions.ranks.group import End
 from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
 from pytest_flashinfer_perf.plugin import options
@@ -72,7 +72,7 @@ def run(item: pytest.Function) -> None:
 
 
 def _measured(item: pytest.Function) -> reports.CaseReport:
-    number = asked.number(item)
+    number = rank_environment.number(item)
     if number is None or stash.INSTEAD in item.config.stash:
         pytest.skip("the call is one of several processes, which are started to time it")
     if reason := _obstacle(item, number):
@@ -86,16 +86,16 @@ def _measured(item: pytest.Function) -> reports.CaseReport:
 def _obstacle(item: pytest.Item, number: int) -> str | None:
     """Why the test cannot run here, which is known before its processes are started."""
     device, settings, case = item.config.stash[stash.DEVICE], item.config.stash[SETTINGS], stash.case_of(item)
-    if device.is_gpu and (seen := len(gpus.of_session())) < number:
-        visible = os.environ.get(gpus.ALL_GPUS, os.environ.get(gpus.VISIBLE, "all"))
-        return f"needs {number} GPUs of one host, {seen} can be seen ({gpus.VISIBLE}={visible})"
+    if device.is_gpu and (visible := len(gpus.of_session())) < number:
+        names = os.environ.get(gpus.ALL_GPUS, os.environ.get(gpus.VISIBLE, "all"))
+        return f"needs {number} GPUs of one host, {visible} can be seen ({gpus.VISIBLE}={names})"
     if case is None:
         return None
-    known = quarantined(case, settings.quarantine, all_routines())
-    reason = known.sentence if known else one_case.obstacle(case, device, settings.max_memory)
+    quarantine = quarantined(case, settings.quarantine, all_routines())
+    reason = quarantine.sentence if quarantine else one_case.obstacle(case, device, settings.max_memory)
     if reason or not device.is_gpu:
         return reason
-    return asked.undecided(os.environ, no_multicast=item.config.getoption("perf_no_multicast"))
+    return rank_environment.undecided(os.environ, no_multicast=item.config.getoption("perf_no_multicast"))
 
 
 def _options(config: pytest.Config, rank: int) -> Iterator[str]:
@@ -104,7 +104,7 @@ def _options(config: pytest.Config, rank: int) -> Iterator[str]:
         value = getattr(config.option, one.dest)
         if one.child is Child.SAME and value != one.default:
             values = value if isinstance(value, list) else [value]
-            yield from (one.name if given is True else f"{one.name}={given}" for given in values)
+            yield from (one.name if text is True else f"{one.name}={text}" for text in values)
     yield f"--benchmark-max-time={config.getoption('benchmark_max_time')}"
     if config.getoption("benchmark_disable"):
         yield "--benchmark-disable"

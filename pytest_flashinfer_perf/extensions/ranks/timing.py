@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch.distributed as dist
 
 from pytest_flashinfer_perf.api import Device, Measuring, Target, garbage, instruments, observers, timing
-from pytest_flashinfer_perf.extensions.ranks import asked, device_clock
+from pytest_flashinfer_perf.extensions.ranks import device_clock, rank_environment
 from pytest_flashinfer_perf.extensions.ranks.clock import Spans
 from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
 from pytest_flashinfer_perf.extensions.ranks.rank_times import LINKS, NAME, RankTimes
@@ -63,8 +63,8 @@ class Together:
 
     def sample(self, work: instruments.Work, count: int, warmup: int) -> list[instruments.CallTime]:
         """Untimed calls are made as timed ones are, right before them: after idling a call takes 100 us more."""
-        seen = Spans.of(self.ranks.everybodys(self.clock.spans(work, warmup + count)[warmup:]))
-        self.timed.append(seen.aligned if self.clock.drifts else seen)
+        spans = Spans.of(self.ranks.of_all_ranks(self.clock.spans(work, warmup + count)[warmup:]))
+        self.timed.append(spans.aligned if self.clock.drifts else spans)
         return list(map(instruments.CallTime, self.timed[-1].last_to_last))
 
     def now(self) -> float:
@@ -72,15 +72,15 @@ class Together:
 
     def described(self) -> RankTimes:
         """What the row says, beside the figures."""
-        seen = Spans.joined(self.timed)
+        spans = Spans.joined(self.timed)
         return RankTimes(
             ranks=self.ranks.size,
             collective=self.ranks.collective,
             backend=str(dist.get_backend()),
-            transport=asked.multicast() if self.ranks.device.is_gpu else "one host",
-            max_over_ranks_s=statistics.median(seen.longest),
-            arrival_skew_s=seen.skew,
-            end_skew_s=seen.end_skew,
+            transport=rank_environment.multicast() if self.ranks.device.is_gpu else "one host",
+            max_over_ranks_s=statistics.median(spans.longest),
+            arrival_skew_s=spans.skew,
+            end_skew_s=spans.end_skew,
         )
 
 
@@ -116,8 +116,15 @@ def chosen(ranks: Ranks, name: str) -> tuple[Together, str]:
     return Together(ranks, device_clock.DeviceClock(ranks)), ""
 
 
-def run(
-    ranks: Ranks, target: Target, measuring: Measuring, _device: Device, *, cuda_graph: bool, verify: timing.Verify
+def run(  # noqa: PLR0913 - one argument per part of a measurement
+    ranks: Ranks,
+    target: Target,
+    measuring: Measuring,
+    _device: Device,
+    *,
+    cuda_graph: bool,
+    verify: timing.Verify,
+    spent: float = 0.0,  # noqa: ARG001 - by the clock of this rank alone
 ) -> timing.Timing:
     """Time the target as on one device; all that decides how many calls there are is agreed among the ranks."""
     together, fallback = chosen(ranks, measuring.instrument)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 HTML = option(
     "--perf-html",
+    daily=True,
     child=Child.NONE,
     writes="",
     metavar="FILE",
@@ -64,6 +65,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if row := reports.of(report).row:
         from pytest_flashinfer_perf.extensions.reports import properties
 
-        for known in (item.user_properties, report.user_properties):
-            properties.put(row, known)
+        for user_properties in (item.user_properties, report.user_properties):
+            properties.put(row, user_properties)
     return report

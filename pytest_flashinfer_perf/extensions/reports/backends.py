@@ -33,11 +33,11 @@ class BackendTable:
     @functools.cached_property
     def fastest(self) -> Mapping[str, tuple[CaseOutcome, ...]]:
         """For each shape the backends that share the first place."""
-        found = {}
+        winners = {}
         for shape, outcomes in self.shapes.items():
             rows = effects.fastest([one.row for one in outcomes.values() if one.row])
-            found[shape] = tuple(one for row in rows for one in outcomes.values() if one.row is row)
-        return found
+            winners[shape] = tuple(one for row in rows for one in outcomes.values() if one.row is row)
+        return winners
 
     @functools.cached_property
     def wins(self) -> Counter[str]:
@@ -49,9 +49,9 @@ class BackendTable:
         return _winners(self)
 
 
-def comparisons(found: Iterable[CaseOutcome]) -> Iterator[BackendTable]:
+def comparisons(outcomes: Iterable[CaseOutcome]) -> Iterator[BackendTable]:
     """Comparisons of backends; none for routines of which only one backend was measured."""
-    rows = [(one, formatting.provenance(one.row)) for one in found if one.row and one.backend]
+    rows = [(one, formatting.provenance(one.row)) for one in outcomes if one.row and one.backend]
     for (_, title), alike in formatting.grouped(rows, lambda pair: (pair[0].place, pair[1])):
         ways = [one for one, _ in alike]
         shapes = {
@@ -93,18 +93,18 @@ def _winners(table: BackendTable) -> str:
 
 def _where(shapes: Collection[str], table: BackendTable) -> str:
     """Which of the table's shapes these are: by a size that they have and no others, or else how many."""
-    known = [shape for shape, place in table.fastest.items() if place]
-    if len(shapes) == len(known):
-        return {1: "in the only shape", 2: "in both shapes"}.get(len(known), f"in all {len(known)} shapes")
+    won = [shape for shape, place in table.fastest.items() if place]
+    if len(shapes) == len(won):
+        return {1: "in the only shape", 2: "in both shapes"}.get(len(won), f"in all {len(won)} shapes")
     for letter, names in ALONG.items():
-        here, others = (_sizes([s for s in known if (s in shapes) is wanted], names, table) for wanted in (True, False))
+        here, others = (_sizes([s for s in won if (s in shapes) is wanted], names, table) for wanted in (True, False))
         if here and others and min(here) > max(others):
             return f"from {letter}{min(here)} on"
         if here and others and max(here) < min(others):
             return f"up to {letter}{max(here)}"
-    return f"in {len(shapes)} of {len(known)} shapes"
+    return f"in {len(shapes)} of {len(won)} shapes"
 
 
 def _sizes(shapes: Iterable[str], names: Collection[str], table: BackendTable) -> list[int]:
-    known = (table.params(shape) for shape in shapes)
-    return [params[name] for params in known for name in names if name in params]
+    all_params = (table.params(shape) for shape in shapes)
+    return [params[name] for params in all_params for name in names if name in params]

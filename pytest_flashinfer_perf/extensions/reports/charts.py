@@ -28,13 +28,13 @@ class RooflineChart:
 
     backends: tuple[str, ...]
     points: Sequence[Spec]
-    known: Mapping[str, run_file.Roof]
+    by_source: Mapping[str, run_file.Roof]
     dtypes: Sequence[str]
 
     def roofs(self) -> list[Spec]:
         """Corners of each roof, from the memory's slope to the peak of a type that was used."""
         wanted = set(self.dtypes) if self.points else set()
-        lines = [(source, roof, d) for source, roof in self.known.items() for d in roof.flops_per_s if d in wanted]
+        lines = [(source, roof, d) for source, roof in self.by_source.items() for d in roof.flops_per_s if d in wanted]
         corners = []
         for source, roof, dtype in lines:
             slope, peak = roof.bytes_per_s / 1e12, roof.flops_per_s[dtype] / 1e12
@@ -53,13 +53,13 @@ class RooflineChart:
 
     def _across(self) -> tuple[float, float]:
         """From left of the first point to right of the last ridge."""
-        ridges = [peak / roof.bytes_per_s for roof in self.known.values() for peak in roof.flops_per_s.values()]
-        seen = [point["intensity"] for point in self.points]
-        return min(seen) / 2, max(*seen, *ridges, 0.0) * 3
+        ridges = [peak / roof.bytes_per_s for roof in self.by_source.values() for peak in roof.flops_per_s.values()]
+        intensities = [point["intensity"] for point in self.points]
+        return min(intensities) / 2, max(*intensities, *ridges, 0.0) * 3
 
     def spec(self) -> Spec:
-        seen = [point["tflops"] for point in self.points]
-        up = (min(seen) / 2, max(*seen, *(corner["tflops"] for corner in self.roofs()), 0.0) * 2)
+        rates = [point["tflops"] for point in self.points]
+        up = (min(rates) / 2, max(*rates, *(corner["tflops"] for corner in self.roofs()), 0.0) * 2)
         across = _log("intensity", "FLOP per byte of memory traffic", self._across())
         axes = {"x": across, "y": _log("tflops", "TFLOP/s", up)}
         dash = {"field": "source", "scale": {"domain": ["measured", "datasheet"], "range": [[1, 0], [5, 4]]}}

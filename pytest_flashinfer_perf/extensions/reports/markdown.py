@@ -13,11 +13,11 @@ from pytest_flashinfer_perf.extensions.reports.story import CaseOutcome
 
 
 def lines(runs: Sequence[Run]) -> Iterator[str]:
-    found = story.outcomes(runs)
-    answer = story.answer(found)
-    where = ", ".join(story.devices(found).values()) or "nothing measured"
+    outcomes = story.outcomes(runs)
+    answer = story.answer(outcomes)
+    where = ", ".join(story.devices(outcomes).values()) or "nothing measured"
     yield f"### FlashInfer performance: {formatting.as_markdown(where)}\n"
-    tables = list(backends.comparisons(found))
+    tables = list(backends.comparisons(outcomes))
     sentences = (*backends.answers(tables), " ".join(answer.sentences))
     yield from (f"{formatting.as_markdown(sentence)}\n" for sentence in sentences)
     if answer.failed:
@@ -29,8 +29,8 @@ def lines(runs: Sequence[Run]) -> Iterator[str]:
         yield from _folded(f"{comparison.routine}: {comparison.sentence}", _side_by_side(comparison))
     for table in (one for section in added if not section.is_answer for one in section.tables):
         yield from _folded(table.title, _with_sentences(table))
-    yield from _folded("Every case", _cases(found))
-    for title, reasons in story.left(found):
+    yield from _folded("Every case", _cases(outcomes))
+    for title, reasons in story.left(outcomes):
         yield from _folded(title, _table(("cases", "why"), ((str(count), reason) for count, reason in reasons)))
     sources = ((name, *values) for name, values in story.provenance(runs).items())
     yield from _folded("Where the numbers come from", _table(("", *(run.name for run in runs)), sources))

@@ -23,4 +23,4 @@ def of(row: Row) -> dict[str, object]:
 
 def put(row: Row, into: list[tuple[str, object]]) -> None:
     """Put the row's numbers among the properties, instead of those of an earlier attempt."""
-    into[:] = [*(known for known in into if not known[0].startswith(PREFIX)), *of(row).items()]
+    into[:] = [*(pair for pair in into if not pair[0].startswith(PREFIX)), *of(row).items()]

@@ -87,8 +87,8 @@ def _numbered(run: Run) -> Iterator[tuple[str, str, int, Row | run_file.Unmeasur
     times: Counter[tuple[str, str]] = Counter()
     entries: list[Row | run_file.Unmeasured] = [*run.ours, *run.unmeasured]
     # A test that was skipped before it had a device belongs to the run's, if that has a single one.
-    known = {row.identity.place for row in run.ours}
-    single = known.pop() if len(known) == 1 else ""
+    places = {row.identity.place for row in run.ours}
+    single = places.pop() if len(places) == 1 else ""
     for entry in entries:
         at = (entry.identity.place or single, entry.case)
         times[at] += 1
@@ -105,25 +105,25 @@ class Summary:
     sentences: tuple[str, ...]
 
 
-def answer(found: Sequence[CaseOutcome]) -> Summary:
-    statuses = Counter(one.status for one in found)
-    measured = sum(one.measured for one in found)
-    failed = [(one.case, one.reason) for one in found if one.status in ("failed", "wrong")]
+def answer(outcomes: Sequence[CaseOutcome]) -> Summary:
+    statuses = Counter(one.status for one in outcomes)
+    measured = sum(one.measured for one in outcomes)
+    failed = [(one.case, one.reason) for one in outcomes if one.status in ("failed", "wrong")]
     counted_by = (f"{statuses[status]} {meaning}." for status, meaning in MEANINGS.items() if statuses[status])
-    return Summary(measured, statuses, failed, (_measured(measured, found), *counted_by))
+    return Summary(measured, statuses, failed, (_measured(measured, outcomes), *counted_by))
 
 
-def _measured(measured: int, found: Sequence[CaseOutcome]) -> str:
+def _measured(measured: int, outcomes: Sequence[CaseOutcome]) -> str:
     if not measured:
         return "Nothing was measured."
-    routines = len({one.routine for one in found if one.measured})
-    where = " and ".join(devices(found).values())
+    routines = len({one.routine for one in outcomes if one.measured})
+    where = " and ".join(devices(outcomes).values())
     return f"{formatting.counted(measured, 'case')} of {formatting.counted(routines, 'routine')} measured on {where}."
 
 
-def devices(found: Iterable[CaseOutcome]) -> dict[str, str]:
+def devices(outcomes: Iterable[CaseOutcome]) -> dict[str, str]:
     """A name for each place that something was measured at; the end of its UUID where two have one name."""
-    names = {outcome.place: outcome.device for outcome in found if outcome.measured}
+    names = {outcome.place: outcome.device for outcome in outcomes if outcome.measured}
     twice = {name for name, count in Counter(names.values()).items() if count > 1}
     return {place: f"{name} ({place[-6:]})" if name in twice else name for place, name in names.items()}
 
@@ -134,31 +134,31 @@ def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
     for run in runs:
         commit = _commit(run)
         ways = sorted({f"{row.provenance.instrument}, {formatting.cold_l2(row)}" for row in run.ours})
-        known = {
+        facts_of_run = {
             "when": f"{run.when:%Y-%m-%d %H:%M:%S}",
             "commit": commit and f"{commit}{' and uncommitted changes' if run.commit.dirty else ''}",
             **{name: run.machine.get(name) for name in SOFTWARE},
             "timed by": "; ".join(ways),
             "cases": len(run.ours),
         }
-        facts.append({name: str(value) for name, value in known.items() if value not in (None, "")})
+        facts.append({name: str(value) for name, value in facts_of_run.items() if value not in (None, "")})
     names = dict.fromkeys(name for of_run in facts for name in of_run)
     return {name: [of_run.get(name, "") for of_run in facts] for name in names}
 
 
 def _commit(run: Run) -> str | None:
     """Outside a repository pytest-benchmark writes a word instead of an id."""
-    known = re.fullmatch(r"[0-9a-f]{10,}", str(run.commit.id))
-    return known and known[0][:10]
+    hexadecimal = re.fullmatch(r"[0-9a-f]{10,}", str(run.commit.id))
+    return hexadecimal and hexadecimal[0][:10]
 
 
 LEFT = {"xfailed": "Failed as expected", "skipped": "Skipped"}
 
 
-def left(found: Sequence[CaseOutcome]) -> Iterator[tuple[str, list[tuple[int, str]]]]:
+def left(outcomes: Sequence[CaseOutcome]) -> Iterator[tuple[str, list[tuple[int, str]]]]:
     """Why cases were not measured, though nothing went wrong: how many, and the first line of the reason."""
     for status, title in LEFT.items():
-        reasons = Counter(one.reason.partition("\n")[0] for one in found if one.status == status)
+        reasons = Counter(one.reason.partition("\n")[0] for one in outcomes if one.status == status)
         if reasons:
             yield title, [(count, reason) for reason, count in reasons.most_common()]
 

@@ -12,6 +12,7 @@ from pytest_flashinfer_perf.api import Child, Option, option, options, stash
 OPTIONS = (
     option(
         "--perf-resume",
+        daily=True,
         child=Child.NONE,
         action="store_true",
         help="Continue the run of this --benchmark-json, if it was interrupted: keep what it has finished.",

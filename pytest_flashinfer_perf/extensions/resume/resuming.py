@@ -96,15 +96,15 @@ def begin(config: pytest.Config) -> None:
 def _place(config: pytest.Config, settings: Settings, device: Device) -> dict[str, Any]:
     """All that makes rows comparable: where they are measured, with what, and how."""
     commit = config.hook.pytest_benchmark_generate_commit_info(config=config)
-    known = {**provenance.versions(), "python": platform.python_version(), "host": platform.node()}
+    facts = {**provenance.versions(), "python": platform.python_version(), "host": platform.node()}
     checking = asdict(settings.checking)
-    known["tolerances"] = repr(checking.pop("tolerances"))
+    facts["tolerances"] = repr(checking.pop("tolerances"))
     measuring = asdict(settings.measuring)
-    known["--benchmark-max-time"] = measuring.pop("max_time")
+    facts["--benchmark-max-time"] = measuring.pop("max_time")
     others = {"seed": settings.seed, "case_tag": settings.case_tag}
     how = {**measuring, **checking, **others}
-    asked = {f"--perf-{name.replace('_', '-')}": value for name, value in how.items()}
-    return {**known, "device": device.name, "commit": f"{commit.get('id')}{_changes(commit)}", **asked}
+    settings_by_option = {f"--perf-{name.replace('_', '-')}": value for name, value in how.items()}
+    return {**facts, "device": device.name, "commit": f"{commit.get('id')}{_changes(commit)}", **settings_by_option}
 
 
 def _changes(commit: Mapping[str, Any]) -> str:
@@ -158,8 +158,8 @@ class SkipFinished:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        known = self._finished.pop(item.nodeid, None)
-        self._kept = item.nodeid if known is not None and known == stash.repeat(item) else None
+        finished = self._finished.pop(item.nodeid, None)
+        self._kept = item.nodeid if finished is not None and finished == stash.repeat(item) else None
         if self._kept is not None:
             pytest.skip("instead of setting it up")
 

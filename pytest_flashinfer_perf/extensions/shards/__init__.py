@@ -38,11 +38,11 @@ def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    asked = config.getoption("perf_shard")
-    if asked is not None:
+    part = config.getoption("perf_shard")
+    if part is not None:
         from pytest_flashinfer_perf.extensions.shards.shards import Sharding
 
-        config.pluginmanager.register(Sharding(config, asked), "flashinfer-perf-sharding")
+        config.pluginmanager.register(Sharding(config, part), "flashinfer-perf-sharding")
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:

@@ -20,9 +20,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=whole)
     args = parser.parse_args(arguments)
     file_io.verify_outputs({"--output": args.output}, args.files)
-    made = merging.merged([merging.read(path) for path in args.files])
+    merged = merging.merged([merging.read(path) for path in args.files])
     # Indented, thousands of rows take three times as long to write, and twice the room.
-    file_io.write_json(args.output, made, indent=None)
-    rows, files = len(made["benchmarks"]), len(args.files)
+    file_io.write_json(args.output, merged, indent=None)
+    rows, files = len(merged["benchmarks"]), len(args.files)
     printing.show([f"wrote {formatting.counted(rows, 'row')} of {formatting.counted(files, 'file')} to {args.output}"])
     return 0

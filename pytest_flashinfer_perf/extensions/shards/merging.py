@@ -37,8 +37,8 @@ class ShardPart:
     @cached_property
     def missing(self) -> list[str]:
         """Tests of this shard that have neither a row nor a reason: it was stopped."""
-        known = {row.fullname for row in self.run.rows} | {one.test for one in self.run.unmeasured}
-        return [test for _, test in self.tests if test not in known]
+        finished = {row.fullname for row in self.run.rows} | {one.test for one in self.run.unmeasured}
+        return [test for _, test in self.tests if test not in finished]
 
 
 def read(path: Path) -> ShardPart:
@@ -77,8 +77,8 @@ def _machine(parts: Sequence[ShardPart]) -> dict[str, Any]:
 
 
 def duplicates(parts: Sequence[ShardPart]) -> Iterator[str]:
-    seen = Counter(row.fullname for part in parts for row in part.run.rows)
-    twice = [name for name, count in seen.items() if count > 1]
+    counts = Counter(row.fullname for part in parts for row in part.run.rows)
+    twice = [name for name, count in counts.items() if count > 1]
     if twice:
         yield f"measured more than once: {formatting.some(twice)}"
 

@@ -35,11 +35,11 @@ class UpstreamLines:
     @functools.cached_property
     def _entries(self) -> dict[str, lines.Entry]:
         """The lines by the name of each case, read again here: with xdist another process has collected them."""
-        asked, flags = self._config.stash[SETTINGS], self._config.getoption("perf_flags")
+        settings, flags = self._config.stash[SETTINGS], self._config.getoption("perf_flags")
         files = (self._config.invocation_params.dir / name for name in self._config.getoption("perf_testlist"))
-        found = [entry for file in files for entry in testlist.read(file, flags, asked.backends)]
-        found += [entry for line in asked.cases for entry in lines.read(line, "")]
-        return {entry.identity.case: entry for entry in found}
+        entries = [entry for file in files for entry in testlist.read(file, flags, settings.backends)]
+        entries += [entry for line in settings.cases for entry in lines.read(line, "")]
+        return {entry.identity.case: entry for entry in entries}
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -47,8 +47,8 @@ class UpstreamLines:
 
     def _lines(self, report: pytest.TestReport) -> Iterator[str]:
         name, carried = report.nodeid.partition("::")[2], reports.of(report)
-        known = carried.row or carried.unmeasured
-        entry = self._entries.get(known.identity.case) if known else None
+        result = carried.row or carried.unmeasured
+        entry = self._entries.get(result.identity.case) if result else None
         if entry is not None:
             if entry.text != self._line and entry.parsed is not None and entry.parsed.general.verbose:
                 yield f"[INFO] args = {_arguments(entry.parsed)}"  # of the line, before the first of its cases
@@ -104,6 +104,6 @@ def performance(row: Row) -> str:
     """The [PERF] line; without rates if the work is not known, as for solutions of data sets."""
     times = f"median time {1e3 * row.median:.3f} ms; std {1e3 * row.stats.stddev:.3f} ms"
     work = row.throughput
-    known = (("tflops", work.tflops, "TFLOPs/sec"), ("tb_per_sec", work.tb_per_sec, "TB/sec"))
-    rates = [f"achieved {name} {rate:.3f} {unit}" for name, rate, unit in known if rate is not None]
-    return f"[PERF] {row.identity.backend or row.case:<{WIDTH}}:: {'; '.join([times, *rates])}"
+    rates = (("tflops", work.tflops, "TFLOPs/sec"), ("tb_per_sec", work.tb_per_sec, "TB/sec"))
+    sentences = [f"achieved {name} {rate:.3f} {unit}" for name, rate, unit in rates if rate is not None]
+    return f"[PERF] {row.identity.backend or row.case:<{WIDTH}}:: {'; '.join([times, *sentences])}"

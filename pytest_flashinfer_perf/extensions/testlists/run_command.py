@@ -39,12 +39,12 @@ def as_pytest(arguments: Sequence[str]) -> list[str]:
     if "--local" in words:
         return _for_data_set(words, beside)
     usage = f"flashinfer-perf run {USAGE}"
-    known = argparse.ArgumentParser("flashinfer-perf run", usage=usage, add_help=False, allow_abbrev=False)
-    known.add_argument("--testlist")
-    known.add_argument("--output_path")
+    parser = argparse.ArgumentParser("flashinfer-perf run", usage=usage, add_help=False, allow_abbrev=False)
+    parser.add_argument("--testlist")
+    parser.add_argument("--output_path")
     if not words:
-        known.error("nothing to measure: give --routine NAME and its flags, --testlist FILE or --local PATH")
-    args, rest = known.parse_known_args(words)
+        parser.error("nothing to measure: give --routine NAME and its flags, --testlist FILE or --local PATH")
+    args, rest = parser.parse_known_args(words)
     written = [] if args.output_path is None else [f"--perf-csv={args.output_path}"]
     if args.testlist is None:
         return of_suite([f"--perf-case={flags.join(rest)}", *written, *beside])
@@ -60,24 +60,24 @@ def as_pytest(arguments: Sequence[str]) -> list[str]:
 
 def _for_data_set(words: list[str], beside: Sequence[str]) -> list[str]:
     """pytest's arguments for those of `flashinfer-bench run`, whose flags are fields of its config."""
-    known = argparse.ArgumentParser("flashinfer-perf run --local PATH", allow_abbrev=False)
-    known.add_argument("--local", metavar="PATH", action="append", required=True)
-    known.add_argument("--config", metavar="FILE")
-    known.add_argument("--save-results", action=argparse.BooleanOptionalAction, default=True)
+    parser = argparse.ArgumentParser("flashinfer-perf run --local PATH", allow_abbrev=False)
+    parser.add_argument("--local", metavar="PATH", action="append", required=True)
+    parser.add_argument("--config", metavar="FILE")
+    parser.add_argument("--save-results", action=argparse.BooleanOptionalAction, default=True)
     for name in ("warmup-runs", "iterations", "num-trials", "rtol", "atol", "required-matched-ratio"):
-        known.add_argument(f"--{name}")
-    known.add_argument("--timeout", dest="timeout_seconds")
-    known.add_argument("--use-isolated-runner", action=argparse.BooleanOptionalAction)
-    known.add_argument("--no-profile-baseline", dest="profile_baseline", action="store_const", const="false")
+        parser.add_argument(f"--{name}")
+    parser.add_argument("--timeout", dest="timeout_seconds")
+    parser.add_argument("--use-isolated-runner", action=argparse.BooleanOptionalAction)
+    parser.add_argument("--no-profile-baseline", dest="profile_baseline", action="store_const", const="false")
     for name in ("definitions", "solutions"):
-        known.add_argument(f"--{name}", nargs="+", type=json.dumps)
-    options = vars(known.parse_args(words))
-    made = [f"--perf-trace-set={path}" for path in options.pop("local")]
+        parser.add_argument(f"--{name}", nargs="+", type=json.dumps)
+    options = vars(parser.parse_args(words))
+    pytest_arguments = [f"--perf-trace-set={path}" for path in options.pop("local")]
     config = options.pop("config")
-    made += [] if config is None else [f"--perf-trace-config={config}"]
-    made += [] if options.pop("save_results") else ["--perf-trace-output="]
+    pytest_arguments += [] if config is None else [f"--perf-trace-config={config}"]
+    pytest_arguments += [] if options.pop("save_results") else ["--perf-trace-output="]
     for name, value in options.items():
         if value is not None:
             text = f"[{', '.join(value)}]" if isinstance(value, list) else value
-            made.append(f"--perf-trace-option={name}={text}")
-    return [*made, *QUIETLY, *SHARED, *beside]
+            pytest_arguments.append(f"--perf-trace-option={name}={text}")
+    return [*pytest_arguments, *QUIETLY, *SHARED, *beside]

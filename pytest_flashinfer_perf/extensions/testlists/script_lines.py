@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_flashinfer_perf.extensions.apis import upstream_names
-from pytest_flashinfer_perf.extensions.apis.known import ApiLine, api_named
+from pytest_flashinfer_perf.extensions.apis.lookup import ApiLine, api_named
 from pytest_flashinfer_perf.extensions.testlists import upstream
 from pytest_flashinfer_perf.spec import case as cases
 from pytest_flashinfer_perf.spec.case import Case, FlagLine, MissingCaseError

@@ -24,11 +24,11 @@ def read(path: Path, flags_of_all: str = "", backends: Sequence[str] = ()) -> li
 
     Equal entries are numbered.
     """
-    found: list[lines.Entry] = []
+    entries: list[lines.Entry] = []
     for number, line in enumerate(_lines(path), 1):
         if line.strip() and not line.lstrip().startswith("#"):
-            found += lines.read(f"{flags_of_all} {line}".strip(), f"{path.name}:{number}", backends)
-    return list(lines.numbered(found))
+            entries += lines.read(f"{flags_of_all} {line}".strip(), f"{path.name}:{number}", backends)
+    return list(lines.numbered(entries))
 
 
 def _lines(path: Path) -> list[str]:

@@ -63,7 +63,9 @@ class Benchmark:
         """
         results = self._results(save=save_results)
         without = [
-            f"{job.definition.name}, {job.solution.name}: {seen}" for job, seen in results if isinstance(seen, str)
+            f"{job.definition.name}, {job.solution.name}: {outcome}"
+            for job, outcome in results
+            if isinstance(outcome, str)
         ]
         if without:
             raise RunnerError("\n".join(without))
@@ -101,20 +103,20 @@ class Benchmark:
 
     def _jobs(self) -> Iterator[Job]:
         workloads = {name: [trace.workload for trace in traces] for name, traces in self._set.workloads.items()}
-        found = (self._set.definitions, workloads, self._set.solutions)
-        yield from jobs(Path(self._set.root or "."), found, self._config)
+        selection = (self._set.definitions, workloads, self._set.solutions)
+        yield from jobs(Path(self._set.root or "."), selection, self._config)
 
 
 Result = tuple[Job, "Trace | str"]
-Found = tuple[Mapping[str, Definition], Mapping[str, list[Workload]], Mapping[str, list[Solution]]]
+Selection = tuple[Mapping[str, Definition], Mapping[str, list[Workload]], Mapping[str, list[Solution]]]
 
 
-def jobs(root: Path, found: Found, config: BenchmarkConfig) -> Iterator[Job]:
+def jobs(root: Path, selection: Selection, config: BenchmarkConfig) -> Iterator[Job]:
     """The jobs: each solution of each workload of each definition that the config selects."""
-    definitions, workloads, solutions = found
-    known = [solution.name for of_one in solutions.values() for solution in of_one]
+    definitions, workloads, solutions = selection
+    solution_names = [solution.name for of_one in solutions.values() for solution in of_one]
     allowed = only("definitions", config.definitions, list(definitions))
-    wanted = only("solutions", config.solutions, known)
+    wanted = only("solutions", config.solutions, solution_names)
     for definition in (one for name, one in definitions.items() if name in allowed):
         resolved = config.resolve_eval_config(definition)
         for workload in workloads.get(definition.name, ()):
@@ -122,11 +124,11 @@ def jobs(root: Path, found: Found, config: BenchmarkConfig) -> Iterator[Job]:
                 yield Job(definition, workload, solution, root, resolved, tuple(config.evaluators))
 
 
-def only(what: str, named: list[str] | None, known: list[str]) -> set[str]:
-    for name in named or ():
-        if name not in known:
-            raise EvaluationConfigError(f"{what}: {errors.unknown(name, sorted(known))}")
-    return set(known if named is None else named)
+def only(what: str, selected: list[str] | None, names: list[str]) -> set[str]:
+    for name in selected or ():
+        if name not in names:
+            raise EvaluationConfigError(f"{what}: {errors.unknown(name, sorted(names))}")
+    return set(names if selected is None else selected)
 
 
 # Run jobs in child processes, one for each job or one for all; a crash or a hang affects one job only.
@@ -205,11 +207,11 @@ def latency_ms(outcome: EvaluationResult) -> float:
 
 def _environment(job: Job, outcome: EvaluationResult) -> Any:
     """The environment that FlashInfer-Bench records, with further versions that affect times."""
-    seen = env_snapshot(job.device)
-    libs = {**seen.libs, **{name: known for name in VERSIONS_OF if (known := requirements.version(name))}}
+    snapshot = env_snapshot(job.device)
+    libs = {**snapshot.libs, **{name: version for name in VERSIONS_OF if (version := requirements.version(name))}}
     if outcome.timings:
         libs |= {"instrument": outcome.timings[-1].instrument, "cold_l2": outcome.timings[-1].cold_l2}
-    return seen.model_copy(update={"libs": libs})
+    return snapshot.model_copy(update={"libs": libs})
 
 
 def merged(timings: tuple[core_timing.Timing, ...]) -> core_timing.Timing:

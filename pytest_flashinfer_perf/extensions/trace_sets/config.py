@@ -63,12 +63,12 @@ class BenchmarkConfig(EvalConfig):
 
     @classmethod
     def default(cls, **overrides: Any) -> BenchmarkConfig:
-        return _made("the defaults", {**BUNDLED, **overrides})
+        return _validated("the defaults", {**BUNDLED, **overrides})
 
     @classmethod
     def from_yaml(cls, path: str | Path, **overrides: Any) -> BenchmarkConfig:
         """Read the file instead of the defaults; overrides replace its global fields."""
-        return _made(str(path), {**_loaded(Path(path)), **overrides})
+        return _validated(str(path), {**_loaded(Path(path)), **overrides})
 
     def resolve_eval_config(self, definition: Any) -> Resolved:
         layers = (self, self.op_type_config.get(definition.op_type), self.definition_config.get(definition.name))
@@ -94,7 +94,7 @@ def _loaded(path: Path) -> dict[str, Any]:
     return document or {}
 
 
-def _made(source: str, document: Mapping[str, Any]) -> BenchmarkConfig:
+def _validated(source: str, document: Mapping[str, Any]) -> BenchmarkConfig:
     try:
         return BenchmarkConfig.model_validate(dict(document))
     except ValidationError as error:
@@ -103,7 +103,7 @@ def _made(source: str, document: Mapping[str, Any]) -> BenchmarkConfig:
 
 def sentences(error: ValidationError) -> list[str]:
     """The faults of a model, each with the path of its field."""
-    return [f"{'.'.join(map(str, seen['loc'])) or 'the whole'}: {seen['msg']}" for seen in error.errors()]
+    return [f"{'.'.join(map(str, fault['loc'])) or 'the whole'}: {fault['msg']}" for fault in error.errors()]
 
 
 def option(text: str) -> tuple[str, Any]:

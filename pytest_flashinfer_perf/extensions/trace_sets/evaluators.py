@@ -24,14 +24,14 @@ from pytest_flashinfer_perf.api import timing as core_timing
 from pytest_flashinfer_perf.extensions.trace_sets import outside_clock
 from pytest_flashinfer_perf.extensions.trace_sets.config import Resolved
 from pytest_flashinfer_perf.extensions.trace_sets.siblings import Siblings, siblings
-from pytest_flashinfer_perf.extensions.trace_sets.solution import Answer, Given, Solution, SolutionError, Task
+from pytest_flashinfer_perf.extensions.trace_sets.solution import Answer, Inputs, Solution, SolutionError, Task
 
 
 @dataclass(frozen=True)
 class Baseline:
     """The inputs and reference answers of each trial, the latency of the reference, and what siblings change."""
 
-    inputs: Sequence[Given]
+    inputs: Sequence[Inputs]
     answers: list[Answer]
     latency_ms: float
     siblings: Siblings = field(default_factory=Siblings)
@@ -55,8 +55,8 @@ class DefaultEvaluator:
     def inputs(self, task: Task, trial: int) -> list[Any]:
         return drawn(task.definition, task.workload, task.root, task.seed + trial, task.device.torch)
 
-    def expected(self, task: Task, given: Given) -> Answer:
-        returned = _called_with_copies(task, given)()
+    def expected(self, task: Task, inputs: Inputs) -> Answer:
+        returned = _called_with_copies(task, inputs)()
         task.device.synchronize()
         values = returned if isinstance(returned, (tuple, list)) else (returned,)
         declared = task.outputs()
@@ -71,7 +71,7 @@ class DefaultEvaluator:
 
     def build_baseline(self, task: Task) -> Baseline:
         drawn = [self.inputs(task, trial) for trial in task.trials]
-        answers = [self.expected(task, given) for given in drawn]
+        answers = [self.expected(task, inputs) for inputs in drawn]
         return Baseline(drawn, answers, latency_ms(task, drawn), self._siblings(task, drawn[0], answers[0]))
 
     def exchangeable(self, task: Task) -> list[int]:
@@ -80,8 +80,8 @@ class DefaultEvaluator:
             return []
         return randoms(task)
 
-    def _siblings(self, task: Task, given: Given, answer: Answer) -> Siblings:
-        def differs(other: Given) -> bool:
+    def _siblings(self, task: Task, inputs: Inputs, answer: Answer) -> Siblings:
+        def differs(other: Inputs) -> bool:
             """Whether the answer to the inputs is wrong for the others."""
             try:
                 self.judged(task, other, answer, self.expected(task, other))
@@ -89,32 +89,34 @@ class DefaultEvaluator:
                 return True
             return False
 
-        return siblings(given, self.exchangeable(task), differs)
+        return siblings(inputs, self.exchangeable(task), differs)
 
     def check_correctness(self, task: Task, solution: Solution, baseline: Baseline) -> Correctness:
         trials = zip(baseline.inputs, baseline.answers, strict=True)
-        seen = [self.judged(task, given, solution.answer(given, self.fewest_outputs), want) for given, want in trials]
+        judgements = [
+            self.judged(task, inputs, solution.answer(inputs, self.fewest_outputs), want) for inputs, want in trials
+        ]
         return Correctness(
-            max_relative_error=max(s.max_relative_error for s in seen),
-            max_absolute_error=max(s.max_absolute_error for s in seen),
-            extra=min((s.extra for s in seen), key=lambda extra: extra["matched_ratio"]),
+            max_relative_error=max(s.max_relative_error for s in judgements),
+            max_absolute_error=max(s.max_absolute_error for s in judgements),
+            extra=min((s.extra for s in judgements), key=lambda extra: extra["matched_ratio"]),
         )
 
-    def judged(self, task: Task, given: Given, got: Answer, want: Answer) -> Correctness:  # noqa: ARG002 - subclasses use the inputs
+    def judged(self, task: Task, inputs: Inputs, got: Answer, want: Answer) -> Correctness:  # noqa: ARG002 - subclasses use the inputs
         required = task.config.required_matched_ratio or self.required_matched_ratio
         names = list(task.definition.outputs)
-        seen = [compared(n, g, w, task.config, required) for n, g, w in zip(names, got, want, strict=False)]
-        return max(seen, key=lambda one: (-one.extra["matched_ratio"], one.max_absolute_error))
+        of_outputs = [compared(n, g, w, task.config, required) for n, g, w in zip(names, got, want, strict=False)]
+        return max(of_outputs, key=lambda one: (-one.extra["matched_ratio"], one.max_absolute_error))
 
     def eval_performance(self, task: Task, solution: Solution, baseline: Baseline) -> list[core_timing.Timing]:
         """Time other inputs than were checked, behind a call with inputs that look like them."""
         timings = []
         for trial in task.trials:
             before = self.inputs(task, task.config.num_trials + trial)
-            given = baseline.siblings.of(before)
-            timing, answer = solution.timing(given, self.fewest_outputs, before=before)
+            inputs = baseline.siblings.of(before)
+            timing, answer = solution.timing(inputs, self.fewest_outputs, before=before)
             if answer is not None:
-                self.judged(task, given, answer, self.expected(task, given))
+                self.judged(task, inputs, answer, self.expected(task, inputs))
             timings.append(timing)
         self.confirm(task, solution, timings, baseline.siblings)
         return timings
@@ -128,20 +130,20 @@ class DefaultEvaluator:
 
 def randoms(task: Task) -> list[int]:
     """The positions of inputs that the workload does not provide."""
-    given = (task.workload.inputs.get(name) for name in task.definition.inputs)
-    return [at for at, one in enumerate(given) if one is None or one.type == "random"]
+    declared = (task.workload.inputs.get(name) for name in task.definition.inputs)
+    return [at for at, one in enumerate(declared) if one is None or one.type == "random"]
 
 
-def _called_with_copies(task: Task, given: Given) -> Target:
+def _called_with_copies(task: Task, inputs: Inputs) -> Target:
     """The reference, which may change what it is called with."""
-    return Target(_reference(task), tuple(given)).at_new_addresses()
+    return Target(_reference(task), tuple(inputs)).at_new_addresses()
 
 
-def latency_ms(task: Task, drawn: Sequence[Given]) -> float:
+def latency_ms(task: Task, drawn: Sequence[Inputs]) -> float:
     """The mean latency of the reference over these inputs; 0 if it is not wanted."""
     if not task.config.profile_baseline:
         return 0.0
-    targets = (_called_with_copies(task, given) for given in drawn)
+    targets = (_called_with_copies(task, inputs) for inputs in drawn)
     how: dict[str, Any] = {"cuda_graph": False, "verify": lambda _target, _work: None}
     with task.device.threads(task.counts.cpu_threads):
         return 1e3 * fmean(core_timing.run(target, task.counts, task.device, **how).median for target in targets)
@@ -166,20 +168,20 @@ def compared(name: str, got: Tensor, want: Tensor, config: Resolved, required: f
     error = torch.where(same, 0.0, torch.where(y.isfinite(), (x - y).abs(), math.inf))
     relative = torch.where(same, 0.0, torch.where(y.isfinite(), error / (y.abs() + 1e-8), math.inf))
     matched = 1.0 - ((error > config.atol) & (relative > config.rtol)).double().mean().item() if x.numel() else 1.0
-    seen = Correctness(
+    correctness = Correctness(
         max_relative_error=relative.max().item() if x.numel() else 0.0,
         max_absolute_error=error.max().item() if x.numel() else 0.0,
         extra={"matched_ratio": matched},
     )
     if matched < required:
         share = f"{100 * matched:.4g} % of elements match, {100 * required:g} % must"
-        raise SolutionError(EvaluationStatus.INCORRECT_NUMERICAL, f"{name}: {share}", seen)
-    return seen
+        raise SolutionError(EvaluationStatus.INCORRECT_NUMERICAL, f"{name}: {share}", correctness)
+    return correctness
 
 
 def wrong(message: str, error: float = math.inf) -> SolutionError:
-    seen = Correctness(max_relative_error=error, max_absolute_error=error)
-    return SolutionError(EvaluationStatus.INCORRECT_NUMERICAL, message, seen)
+    correctness = Correctness(max_relative_error=error, max_absolute_error=error)
+    return SolutionError(EvaluationStatus.INCORRECT_NUMERICAL, message, correctness)
 
 
 # Evaluators for DeepSeek's sparse attention: attention over chosen tokens, and the indexer that chooses them.
@@ -206,19 +208,19 @@ class TopkIndexerEvaluator(DefaultEvaluator):
 
     def inputs(self, task: Task, trial: int) -> list[Any]:
         """Draw keys and pack them with their scales, since random bytes are not a valid cache."""
-        given = super().inputs(task, trial)
+        values = super().inputs(task, trial)
         at = list(task.definition.inputs).index("k_index_cache_fp8")
         cache = task.workload.inputs.get("k_index_cache_fp8")
         if cache is None or cache.type == "random":
-            given[at] = packed(given[at].shape, torch.Generator(task.device.torch).manual_seed(task.seed + trial))
-        return given
+            values[at] = packed(values[at].shape, torch.Generator(task.device.torch).manual_seed(task.seed + trial))
+        return values
 
     def exchangeable(self, task: Task) -> list[int]:
         """Not the cache, whose bytes are keys and scales."""
         return [at for at in randoms(task) if list(task.definition.inputs)[at] != "k_index_cache_fp8"]
 
-    def judged(self, task: Task, given: Given, got: Answer, want: Answer) -> Correctness:
-        named = dict(zip(task.definition.inputs, given, strict=True))
+    def judged(self, task: Task, inputs: Inputs, got: Answer, want: Answer) -> Correctness:
+        named = dict(zip(task.definition.inputs, inputs, strict=True))
         _valid(got[0].long(), named)
         chosen, expected = (scores(one[0].long(), named).sort(-1, descending=True).values for one in (got, want))
         required = task.config.required_matched_ratio or self.required_matched_ratio
@@ -277,19 +279,19 @@ class DataError(FlashinferPerfError):
 def drawn(definition: Definition, workload: Workload, root: Path, seed: int, device: torch.device) -> list[Any]:
     generator = torch.Generator(device).manual_seed(seed)
     shapes = definition.get_input_shapes(workload.axes)
-    made: list[Any] = []
+    values: list[Any] = []
     for name, shape, dtype in zip(definition.inputs, shapes, definition.torch_input_dtypes, strict=True):
-        given = workload.inputs.get(name)
-        if given is not None and given.type == "scalar":
-            made.append(given.value)
-        elif given is not None and given.type == "safetensors":
-            made.append(_loaded(name, given, root, shape, dtype).to(device))
+        declared = workload.inputs.get(name)
+        if declared is not None and declared.type == "scalar":
+            values.append(declared.value)
+        elif declared is not None and declared.type == "safetensors":
+            values.append(_loaded(name, declared, root, shape, dtype).to(device))
         else:
             value = _random(name, shape or (), dtype, generator)
             if definition.op_type == "sampling" and name == "probs":
                 value = value.softmax(-1)
-            made.append(value.item() if shape is None else value)
-    return made
+            values.append(value.item() if shape is None else value)
+    return values
 
 
 def _random(name: str, shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
@@ -305,13 +307,13 @@ def _random(name: str, shape: tuple[int, ...], dtype: torch.dtype, generator: to
     raise DataError(f"{name}: there are no random values of {dtype}, provide it as safetensors")
 
 
-def _loaded(name: str, given: SafetensorsInput, root: Path, shape: Any, dtype: torch.dtype) -> torch.Tensor:
+def _loaded(name: str, declared: SafetensorsInput, root: Path, shape: Any, dtype: torch.dtype) -> torch.Tensor:
     try:
-        with safe_open(root / given.path, framework="pt") as file:
-            tensor: torch.Tensor = file.get_tensor(given.tensor_key)
+        with safe_open(root / declared.path, framework="pt") as file:
+            tensor: torch.Tensor = file.get_tensor(declared.tensor_key)
     except Exception as error:  # the errors of safetensors depend on its version
-        raise DataError(f"{name}: {given.path}, {given.tensor_key}: {error}") from error
+        raise DataError(f"{name}: {declared.path}, {declared.tensor_key}: {error}") from error
     if (tuple(tensor.shape), tensor.dtype) != (tuple(shape or ()), dtype):
         has = f"{tuple(tensor.shape)} of {tensor.dtype}"
-        raise DataError(f"{name}: {given.path}, {given.tensor_key}: {has}, not {tuple(shape or ())} of {dtype}")
+        raise DataError(f"{name}: {declared.path}, {declared.tensor_key}: {has}, not {tuple(shape or ())} of {dtype}")
     return tensor

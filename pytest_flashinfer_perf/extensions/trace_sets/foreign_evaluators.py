@@ -15,9 +15,9 @@ from flashinfer_bench.data import Correctness, Definition
 from torch import Tensor
 
 from pytest_flashinfer_perf.extensions.trace_sets.evaluators import Baseline, DefaultEvaluator, latency_ms
-from pytest_flashinfer_perf.extensions.trace_sets.solution import Answer, Given, Solution, SolutionError, Task
+from pytest_flashinfer_perf.extensions.trace_sets.solution import Answer, Inputs, Solution, SolutionError, Task
 
-KNOWN = {field.name for field in fields(BenchmarkConfig)}
+CONFIG_FIELDS = {field.name for field in fields(BenchmarkConfig)}
 
 
 class Drawn(list[Any]):
@@ -38,20 +38,20 @@ class FlashInferBenchEvaluator(DefaultEvaluator):
     def inputs(self, task: Task, trial: int) -> Drawn:
         return self._drawn(task, task.seed + trial, 1)[0]
 
-    def expected(self, task: Task, given: Given) -> Answer:  # noqa: ARG002 - drawn together
-        assert isinstance(given, Drawn)
-        return given.answers
+    def expected(self, task: Task, inputs: Inputs) -> Answer:  # noqa: ARG002 - drawn together
+        assert isinstance(inputs, Drawn)
+        return inputs.answers
 
     def build_baseline(self, task: Task) -> Baseline:
         drawn = self._drawn(task, task.seed, task.config.num_trials)
-        return Baseline(drawn, [given.answers for given in drawn], latency_ms(task, drawn))
+        return Baseline(drawn, [inputs.answers for inputs in drawn], latency_ms(task, drawn))
 
     def check_correctness(self, task: Task, solution: Solution, baseline: Baseline) -> Correctness:
         stopped: list[SolutionError] = []
 
-        def answer(given: Given) -> Answer:
+        def answer(inputs: Inputs) -> Answer:
             try:
-                return solution.answer(given, axes=task.definition.get_axes_values_from_inputs(given))
+                return solution.answer(inputs, axes=task.definition.get_axes_values_from_inputs(inputs))
             except SolutionError as error:
                 stopped.append(error)  # which their evaluators take for any other error
                 raise
@@ -61,39 +61,39 @@ class FlashInferBenchEvaluator(DefaultEvaluator):
         except SolutionError as error:
             raise stopped[0] if stopped else error from None
 
-    def judged(self, task: Task, given: Given, got: Answer, want: Answer) -> Correctness:
+    def judged(self, task: Task, inputs: Inputs, got: Answer, want: Answer) -> Correctness:
         """Judge one answer, but not that of a sampler, which takes many."""
         if task.definition.op_type == "sampling":
             return Correctness()
-        return self._judged(task, lambda _given: got, False, [given], [want])
+        return self._judged(task, lambda _inputs: got, False, [inputs], [want])
 
     def _drawn(self, task: Task, seed: int, trials: int) -> list[Drawn]:
         torch.manual_seed(seed)
-        made = self._kind.build_baseline(
+        baseline = self._kind.build_baseline(
             definition=task.definition,
             workload=task.workload,
             cfg=_config(task, num_trials=trials, profile_baseline=False),
             device=str(task.device.torch),
             trace_set_root=task.root,
         )
-        drawn = [Drawn(given) for given in made.inputs]
-        for one, answers in zip(drawn, made.outputs, strict=True):
+        drawn = [Drawn(inputs) for inputs in baseline.inputs]
+        for one, answers in zip(drawn, baseline.outputs, strict=True):
             one.answers = tuple(answers)
         return drawn
 
     def _judged(
         self,
         task: Task,
-        answer: Callable[[Given], Answer],
+        answer: Callable[[Inputs], Answer],
         writes: bool,
-        contents: Sequence[Given],
+        contents: Sequence[Inputs],
         answers: Sequence[Answer],
     ) -> Correctness:
         with tempfile.NamedTemporaryFile("r") as log:
             correctness, evaluation = self._kind.check_correctness(
                 definition=task.definition,
                 sol_runnable=_Runnable(task.definition, answer, writes),
-                inputs=[list(given) for given in contents],
+                inputs=[list(inputs) for inputs in contents],
                 ref_outputs=[list(want) for want in answers],
                 cfg=_config(task),
                 log_path=log.name,
@@ -107,7 +107,7 @@ class FlashInferBenchEvaluator(DefaultEvaluator):
 class _Runnable:
     """What their evaluators call: the solution in its own process, or an answer that it gave."""
 
-    def __init__(self, definition: Definition, answer: Callable[[Given], Answer], writes: bool) -> None:
+    def __init__(self, definition: Definition, answer: Callable[[Inputs], Answer], writes: bool) -> None:
         self._inputs = len(definition.inputs)
         self._answer = answer
         self.metadata = SimpleNamespace(destination_passing_style=writes, definition=definition)
@@ -131,4 +131,4 @@ def _config(task: Task, **others: Any) -> Any:
     """Their configuration of one evaluation, with parameters of `extra` that it knows."""
     values = {**task.config.extra, **task.config.model_dump(exclude={"extra"}), **others}
     values["timeout_seconds"] = max(1, round(task.config.timeout_seconds))
-    return BenchmarkConfig(**{name: value for name, value in values.items() if name in KNOWN})
+    return BenchmarkConfig(**{name: value for name, value in values.items() if name in CONFIG_FIELDS})

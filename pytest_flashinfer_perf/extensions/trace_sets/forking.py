@@ -127,14 +127,14 @@ def _ended(control: Connection, child: int) -> int | None:
     """The exit status of the child, which is killed when the judge asks; None if the judge has ended itself."""
     try:
         control.recv()
-        asked = True
+        judge_asks = True
     except (EOFError, OSError):
-        asked = False
+        judge_asks = False
     os.kill(child, signal.SIGKILL)
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return status if asked else None
+    return status if judge_asks else None
 
 
 def _serve(connection: Connection, handler: Handler) -> int:

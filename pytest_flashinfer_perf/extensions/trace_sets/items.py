@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TRUST = "solutions are other people's code, which is run only with --perf-trust-solutions"
 LINES_OF_LOG = 40
-Made = tuple[str, Callable[..., None], list[pytest.MarkDecorator]]
+DeclaredItem = tuple[str, Callable[..., None], list[pytest.MarkDecorator]]
 Evaluate = Callable[[bool, "Device"], tuple[Measurement, Callable[[Row], Row], Mapping[str, Any]]]
 
 
@@ -60,14 +60,14 @@ class Evaluations:
 
     @classmethod
     def of(cls, config: pytest.Config, roots: Sequence[Path]) -> Evaluations:
-        given = config.getoption("perf_trace_config")
+        path = config.getoption("perf_trace_config")
         overrides = dict(map(option, config.getoption("perf_trace_option")))
-        asked = BenchmarkConfig.from_yaml(given, **overrides) if given else BenchmarkConfig.default(**overrides)
+        bench_config = BenchmarkConfig.from_yaml(path, **overrides) if path else BenchmarkConfig.default(**overrides)
         way = Way(config.getoption("perf_trust_solutions"), config.getoption("perf_trace_output"))
         if way.trust and not config.option.collectonly:
             for folder in filter(None, map(way.traces, roots)):
                 file_io.verify_outputs({"--perf-trace-output": folder / "any.jsonl"})
-        return cls(roots, config.stash[SETTINGS], way, asked)
+        return cls(roots, config.stash[SETTINGS], way, bench_config)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(
@@ -104,10 +104,10 @@ class TraceSetItems(pytest.File):
         self.evaluations = shared
 
     def collect(self) -> Iterator[pytest.Function]:
-        seen: Counter[str] = Counter()
-        for name, call, marks in self._made(data.read(self.path)):
-            seen[name] += 1
-            distinct = name if seen[name] == 1 else f"{name[:-1]}-{seen[name]}]"
+        times: Counter[str] = Counter()
+        for name, call, marks in self._declared(data.read(self.path)):
+            times[name] += 1
+            distinct = name if times[name] == 1 else f"{name[:-1]}-{times[name]}]"
             item = pytest.Function.from_parent(self, name=distinct, callobj=call)
             for mark in marks:
                 item.add_marker(mark)
@@ -115,29 +115,29 @@ class TraceSetItems(pytest.File):
                 item.stash[stash.IDENTITY] = replace(stash.identity(item), case=distinct)
             yield item
 
-    def _made(self, found: data.DataSet) -> list[Made]:
+    def _declared(self, data_set: data.DataSet) -> list[DeclaredItem]:
         try:
-            made = [*self._problems(found), *self._missing(found), *self._jobs(found)]
+            declared = [*self._problems(data_set), *self._missing(data_set), *self._jobs(data_set)]
         except EvaluationConfigError as error:
             raise self.CollectError(f"{self.path}: {error}") from error
-        if not made:
+        if not declared:
             raise self.CollectError(f"{self.path}: no definition with a workload in it")
-        return made
+        return declared
 
-    def _problems(self, found: data.DataSet) -> Iterator[Made]:
-        for problem in found.problems:
+    def _problems(self, data_set: data.DataSet) -> Iterator[DeclaredItem]:
+        for problem in data_set.problems:
             name = _slug(str(problem.file.relative_to(self.path)))
             yield f"problem[{name}]", _failing(problem.sentence), []
 
-    def _jobs(self, found: data.DataSet) -> Iterator[Made]:
-        seen = (found.definitions, found.workloads, found.solutions)
-        for job in benchmark.jobs(self.path, seen, self.evaluations.config):
+    def _jobs(self, data_set: data.DataSet) -> Iterator[DeclaredItem]:
+        selection = (data_set.definitions, data_set.workloads, data_set.solutions)
+        for job in benchmark.jobs(self.path, selection, self.evaluations.config):
             marks = pytest.mark.perf(routine=job.definition.name, backend=job.solution.name, **job.axes)
             yield _name(job), _call(self.evaluations, job, _name(job)), [marks]
 
-    def _missing(self, found: data.DataSet) -> Iterator[Made]:
-        for name in benchmark.only("definitions", self.evaluations.config.definitions, list(found.definitions)):
-            for what, of_one in (("workload", found.workloads), ("solution", found.solutions)):
+    def _missing(self, data_set: data.DataSet) -> Iterator[DeclaredItem]:
+        for name in benchmark.only("definitions", self.evaluations.config.definitions, list(data_set.definitions)):
+            for what, of_one in (("workload", data_set.workloads), ("solution", data_set.solutions)):
                 if name not in of_one:
                     yield f"{_slug(name)}[no_{what}]", _skipping(f"{name} has no {what} in {self.path}"), []
 
@@ -171,9 +171,9 @@ def _call(evaluations: Evaluations, job: Job, name: str) -> Callable[..., None]:
         fewest = {"warmup_runs": 0, "iterations": 1, "num_trials": 1} if once else {}
         config = job.config.model_copy(update=fewest)
         seed = options.DEFAULT_SEED if settings.seed is None else settings.seed
-        asked = replace(job, config=config, seed=seed, device=str(device.torch), measuring=settings.measuring)
-        outcome = evaluations.outcome(asked)
-        return _passed(outcome, device), functools.partial(_described, asked, outcome, name, repeat), params
+        own_job = replace(job, config=config, seed=seed, device=str(device.torch), measuring=settings.measuring)
+        outcome = evaluations.outcome(own_job)
+        return _passed(outcome, device), functools.partial(_described, own_job, outcome, name, repeat), params
 
     def evaluated(perf: SolutionPerf) -> None:
         perf.evaluated(evaluate, repeat)

@@ -141,8 +141,8 @@ def _result(evaluator: DefaultEvaluator, sources: Sources, solution: Solution, b
 def evaluator_for(definition: Definition, own: Sequence[str]) -> DefaultEvaluator:
     """The first evaluator that accepts the definition: the user's own, then ours."""
     ours = (SamplingEvaluator, LowBitEvaluator, SparseAttentionEvaluator, TopkIndexerEvaluator, DefaultEvaluator)
-    known = (*map(_imported, own), *(kind() for kind in ours))
-    return next(one for one in known if one.can_evaluate(definition))
+    evaluators = (*map(_imported, own), *(kind() for kind in ours))
+    return next(one for one in evaluators if one.can_evaluate(definition))
 
 
 def _imported(name: str) -> DefaultEvaluator:

@@ -21,8 +21,8 @@ from pytest_flashinfer_perf.api import timing as core_timing
 from pytest_flashinfer_perf.extensions.trace_sets.siblings import Siblings
 from pytest_flashinfer_perf.extensions.trace_sets.solution import (
     Answer,
-    Given,
     ImpossibleTimeError,
+    Inputs,
     Solution,
     Task,
     not_confirmed,
@@ -38,20 +38,20 @@ MOST_BYTES = {True: 1 << 30, False: 64 << 20}  # of inputs, on a GPU and on a CP
 COMPARED = 4  # answers of each round
 
 
-class Knows(Protocol):
+class Judge(Protocol):
     """What an evaluator knows of a definition: its inputs, and which answers to them are right."""
 
     fewest_outputs: int | None
 
     def inputs(self, task: Task, trial: int) -> list[Any]: ...
 
-    def expected(self, task: Task, given: Given) -> Answer: ...
+    def expected(self, task: Task, inputs: Inputs) -> Answer: ...
 
-    def judged(self, task: Task, given: Given, got: Answer, want: Answer) -> Correctness: ...
+    def judged(self, task: Task, inputs: Inputs, got: Answer, want: Answer) -> Correctness: ...
 
 
 def confirm(
-    evaluator: Knows,
+    evaluator: Judge,
     task: Task,
     solution: Solution,
     timings: Sequence[core_timing.Timing],
@@ -70,19 +70,19 @@ def confirm(
 
 def _doubt(calls: Calls, reported: float) -> str:
     """Why a reported time cannot be that of a call; empty if it can."""
-    seen = calls.seconds(calls.fresh, reported / MARGIN, FEWEST_ROUNDS)
-    if reported >= MARGIN * seen:
+    measured = calls.seconds(calls.fresh, reported / MARGIN, FEWEST_ROUNDS)
+    if reported >= MARGIN * measured:
         return ""
-    if calls.seconds(calls.repeated, MARGIN * seen) < MARGIN * seen:
-        anew, again = map(formatting.duration, (seen, reported))
+    if calls.seconds(calls.repeated, MARGIN * measured) < MARGIN * measured:
+        anew, again = map(formatting.duration, (measured, reported))
         sentence = f"a call takes {anew} for new inputs, and {again} for those of the last call"
         return f"remembers answers: {sentence}"
     if calls.task.device.is_gpu:
         captured = calls.captured_seconds(reported / MARGIN + NODE_S)
-        seen = seen - HOST_S if captured is None else captured - NODE_S
-    if reported >= MARGIN * seen:
+        measured = measured - HOST_S if captured is None else captured - NODE_S
+    if reported >= MARGIN * measured:
         return ""
-    own, other = map(formatting.duration, (reported, seen))
+    own, other = map(formatting.duration, (reported, measured))
     return f"impossible time: {own} per call by its own clock, {other} by that of another process"
 
 
@@ -90,7 +90,7 @@ def _doubt(calls: Calls, reported: float) -> str:
 class Calls:
     """Calls in a row, on inputs that nobody has seen and that look like each other, or on the same ones again."""
 
-    evaluator: Knows
+    evaluator: Judge
     task: Task
     solution: Solution
     siblings: Siblings
@@ -101,22 +101,22 @@ class Calls:
         self._most = max(1, MOST_BYTES[self.task.device.is_gpu] // max(1, size))
         self._count = 1
 
-    def fresh(self) -> list[Given]:
+    def fresh(self) -> list[Inputs]:
         """New ones and their siblings, since tiny inputs have few of these; all are new where there are none."""
         new = self._drawn()
         return [new, *(self.siblings.of(new) if self.siblings.pairs else self._drawn() for _ in range(self._count - 1))]
 
-    def repeated(self) -> list[Given]:
+    def repeated(self) -> list[Inputs]:
         return [self._one] * self._count
 
-    def seconds(self, contents: Callable[[], list[Given]], enough: float, fewest: int = 1) -> float:
+    def seconds(self, contents: Callable[[], list[Inputs]], enough: float, fewest: int = 1) -> float:
         """The shortest time of a call, by rounds of few and of many calls, up to one with no more than `enough`."""
         least = math.inf
         for done, count in enumerate(COUNTS * ROUNDS, 1):
             self._count = max(1, min(count, self._most, math.floor(LONGEST_S / least)))
-            given = contents()
-            self.solution.give(given)
-            least = min(least, self._round(given))
+            calls = contents()
+            self.solution.give(calls)
+            least = min(least, self._round(calls))
             if least <= enough and done >= fewest:
                 break
         return least
@@ -127,21 +127,21 @@ class Calls:
             return None
         least = math.inf
         for _ in COUNTS * ROUNDS:
-            given = self.fresh()
-            if not self.solution.give(given):
+            calls = self.fresh()
+            if not self.solution.give(calls):
                 return None  # another number among the arguments than was captured
-            least = min(least, self._round(given, captured=True))
+            least = min(least, self._round(calls, captured=True))
             if least <= enough:
                 break
         return least
 
-    def _round(self, given: list[Given], *, captured: bool = False) -> float:
+    def _round(self, calls: list[Inputs], *, captured: bool = False) -> float:
         """The time of a call in a row, some of whose answers are compared, nobody can foresee which."""
         took, answers = self.solution.answers(self.evaluator.fewest_outputs, captured=captured)
-        for at in random.SystemRandom().sample(range(len(given)), min(len(given), COMPARED)):
-            want = self.evaluator.expected(self.task, given[at])
-            self.evaluator.judged(self.task, given[at], answers[at], want)
-        return took / len(given)
+        for at in random.SystemRandom().sample(range(len(calls)), min(len(calls), COMPARED)):
+            want = self.evaluator.expected(self.task, calls[at])
+            self.evaluator.judged(self.task, calls[at], answers[at], want)
+        return took / len(calls)
 
     def _drawn(self) -> list[Any]:
         """Inputs from a seed that no solution can foresee."""

@@ -10,7 +10,7 @@ from flashinfer_bench.data import Correctness, Definition, EvaluationStatus
 from torch import Tensor
 
 from pytest_flashinfer_perf.extensions.trace_sets.evaluators import Baseline, DefaultEvaluator, latency_ms, wrong
-from pytest_flashinfer_perf.extensions.trace_sets.solution import Answer, Given, Solution, SolutionError, Task
+from pytest_flashinfer_perf.extensions.trace_sets.solution import Answer, Inputs, Solution, SolutionError, Task
 
 VALIDATION_TRIALS = 100
 TVD_THRESHOLD = 0.2
@@ -27,38 +27,38 @@ class SamplingEvaluator(DefaultEvaluator):
         """None: the same token may be right for any inputs."""
         return []
 
-    def expected(self, task: Task, given: Given) -> Answer:
+    def expected(self, task: Task, inputs: Inputs) -> Answer:
         """The distribution, since the reference's own draws are only a few samples of it."""
-        chosen = torch.where(allowed_tokens(task, given), _probs(task, given), 0.0)
+        chosen = torch.where(allowed_tokens(task, inputs), _probs(task, inputs), 0.0)
         return (chosen / chosen.sum(-1, keepdim=True),)
 
     def build_baseline(self, task: Task) -> Baseline:
-        given = self.inputs(task, 0)
-        return Baseline([given], [self.expected(task, given)], latency_ms(task, [given]))
+        inputs = self.inputs(task, 0)
+        return Baseline([inputs], [self.expected(task, inputs)], latency_ms(task, [inputs]))
 
     def check_correctness(self, task: Task, solution: Solution, baseline: Baseline) -> Correctness:
-        given, (expected,) = baseline.inputs[0], baseline.answers[0]
+        inputs, (expected,) = baseline.inputs[0], baseline.answers[0]
         for _ in range(task.config.extra.get("sampling_validation_trials", VALIDATION_TRIALS)):
-            self.judged(task, given, solution.answer(given), ())
-        return _judged(task, frequencies(task, solution, given), expected)
+            self.judged(task, inputs, solution.answer(inputs), ())
+        return _judged(task, frequencies(task, solution, inputs), expected)
 
-    def judged(self, task: Task, given: Given, got: Answer, want: Answer) -> Correctness:  # noqa: ARG002 - a token is allowed or not
-        _validate(got[0], allowed_tokens(task, given, BOUNDARY))
+    def judged(self, task: Task, inputs: Inputs, got: Answer, want: Answer) -> Correctness:  # noqa: ARG002 - a token is allowed or not
+        _validate(got[0], allowed_tokens(task, inputs, BOUNDARY))
         return Correctness()
 
 
-def _probs(task: Task, given: Given) -> Tensor:
-    probs: Tensor = _named(task, given)["probs"]
+def _probs(task: Task, inputs: Inputs) -> Tensor:
+    probs: Tensor = _named(task, inputs)["probs"]
     return probs.float().reshape(-1, probs.shape[-1])
 
 
-def _named(task: Task, given: Given) -> dict[str, Any]:
-    return dict(zip(task.definition.inputs, given, strict=True))
+def _named(task: Task, inputs: Inputs) -> dict[str, Any]:
+    return dict(zip(task.definition.inputs, inputs, strict=True))
 
 
-def allowed_tokens(task: Task, given: Given, boundary: float = 0.0) -> Tensor:
+def allowed_tokens(task: Task, inputs: Inputs, boundary: float = 0.0) -> Tensor:
     """The tokens at least as probable as the k-th, and those before which the sum has not reached top_p."""
-    probs, named = _probs(task, given), _named(task, given)
+    probs, named = _probs(task, inputs), _named(task, inputs)
     allowed = torch.ones_like(probs, dtype=torch.bool)
     ordered, order = probs.sort(-1, descending=True)
     if "top_k" in named:
@@ -86,29 +86,29 @@ def _validate(samples: Tensor, allowed: Tensor) -> None:
         raise wrong(f"token {int(tokens[at])} of row {int(rows[at])} is not among those that top_k and top_p allow")
 
 
-def frequencies(task: Task, solution: Solution, given: Given) -> Tensor:
+def frequencies(task: Task, solution: Solution, inputs: Inputs) -> Tensor:
     """The frequency of each token per row, from calls that repeat the rows many times."""
-    probs = _probs(task, given)
+    probs = _probs(task, inputs)
     counts = torch.zeros(probs.shape, dtype=torch.int64, device=probs.device)
     rows = torch.arange(len(probs), device=probs.device)
-    for tokens in _draws(task, solution, given, len(probs)):
+    for tokens in _draws(task, solution, inputs, len(probs)):
         flat = rows.repeat(len(tokens) // len(probs)) * probs.shape[-1] + tokens
         counts += flat.bincount(minlength=counts.numel()).reshape(counts.shape)
     return counts / counts.sum(-1, keepdim=True)
 
 
-def _draws(task: Task, solution: Solution, given: Given, rows: int) -> Iterator[Tensor]:
+def _draws(task: Task, solution: Solution, inputs: Inputs, rows: int) -> Iterator[Tensor]:
     repeats = max(1, DRAWS_A_CALL // rows)
     axis = next(iter(task.definition.inputs["probs"].shape))
-    axes, wide = task.workload.axes, given
+    axes, wide = task.workload.axes, inputs
     if axis in task.definition.var_axes:
-        axes, wide = {**axes, axis: rows * repeats}, [_repeated(value, rows, repeats) for value in given]
+        axes, wide = {**axes, axis: rows * repeats}, [_repeated(value, rows, repeats) for value in inputs]
     drawn = 0
     for _ in range(DRAWS):
         if drawn >= DRAWS:
             return
         tokens = solution.answer(wide, axes=axes)[0].reshape(-1).long()
-        _validate(tokens, torch.ones((1, _probs(task, given).shape[-1]), dtype=torch.bool, device=tokens.device))
+        _validate(tokens, torch.ones((1, _probs(task, inputs).shape[-1]), dtype=torch.bool, device=tokens.device))
         drawn += len(tokens) // rows
         yield tokens
 
@@ -119,9 +119,9 @@ def _repeated(value: Any, rows: int, repeats: int) -> Any:
     return value.repeat(repeats, *([1] * (value.dim() - 1)))
 
 
-def _judged(task: Task, seen: Tensor, expected: Tensor) -> Correctness:
+def _judged(task: Task, measured: Tensor, expected: Tensor) -> Correctness:
     """Compare frequencies by the largest total variation distance of a row."""
-    error = (seen - expected).abs()
+    error = (measured - expected).abs()
     tvds = (0.5 * error.sum(-1)).tolist()
     correctness = Correctness(
         max_relative_error=(error / (expected + 1e-8)).max().item(),

@@ -47,16 +47,16 @@ class Arguments:
     def end(self) -> int:
         return self.outputs[-1].end
 
-    def given(self, memory: Tensor) -> tuple[Any, ...]:
+    def values_in(self, memory: Tensor) -> tuple[Any, ...]:
         return tuple(value.of(memory) if isinstance(value, Slot) else value for value in self.inputs)
 
     def written(self, memory: Tensor) -> tuple[Tensor, ...]:
         return tuple(slot.of(memory) for slot in self.outputs)
 
-    def fill(self, memory: Tensor, given: Sequence[Any]) -> None:
-        for slot, value in zip(self.inputs, given, strict=True):
+    def fill(self, memory: Tensor, values: Sequence[Any]) -> None:
+        for slot, content in zip(self.inputs, values, strict=True):
             if isinstance(slot, Slot):
-                slot.of(memory).copy_(value)
+                slot.of(memory).copy_(content)
         check.poison(self.written(memory))
 
 
@@ -70,14 +70,14 @@ def slots(tensors: Iterable[Like]) -> tuple[Slot, ...]:
 
 def arranged(contents: Sequence[Sequence[Any]], outputs: Sequence[Like]) -> tuple[Arguments, ...]:
     """The arguments of calls with these inputs. All outputs lie behind all inputs, to be copied in one piece."""
-    tensors = [(value.shape, value.dtype) for given in contents for value in given if isinstance(value, Tensor)]
+    tensors = [(value.shape, value.dtype) for inputs in contents for value in inputs if isinstance(value, Tensor)]
     placed = slots([*tensors, *(list(outputs) * len(contents))])
-    inputs, rest = iter(placed), iter(placed[len(tensors) :])
-    made = []
-    for given in contents:
-        values = tuple(next(inputs) if isinstance(value, Tensor) else value for value in given)
-        made.append(Arguments(values, tuple(next(rest) for _ in outputs)))
-    return tuple(made)
+    places, rest = iter(placed), iter(placed[len(tensors) :])
+    arguments = []
+    for inputs in contents:
+        bound = tuple(next(places) if isinstance(value, Tensor) else value for value in inputs)
+        arguments.append(Arguments(bound, tuple(next(rest) for _ in outputs)))
+    return tuple(arguments)
 
 
 class Memory:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.extensions.trace_sets.solution import BITS, Given
+from pytest_flashinfer_perf.extensions.trace_sets.solution import BITS, Inputs
 
-Differs = Callable[[Given], bool]
+Differs = Callable[[Inputs], bool]
 PAIRS = (1, 32, 1024)  # fewer are in fewer samples, more are in the share of an answer that an evaluator looks at
 ENDS = 4  # the first and the last quarter of a tensor stay as they are
 TRIES = 16  # for a sum that is the same to the last bit, though floating-point numbers are added in another order
@@ -30,23 +30,23 @@ class Siblings:
 
     pairs: Mapping[int, int] = field(default_factory=dict)
 
-    def of(self, given: Given) -> Given:
+    def of(self, inputs: Inputs) -> Inputs:
         """A sibling that nobody can foresee; the inputs themselves if none of them can be changed."""
         if not self.pairs:
-            return given
+            return inputs
         at = _RANDOM.choice(list(self.pairs))
-        return _with(given, at, self.pairs[at])
+        return _with(inputs, at, self.pairs[at])
 
 
-def siblings(given: Given, positions: Iterable[int], differs: Differs) -> Siblings:
+def siblings(inputs: Inputs, positions: Iterable[int], differs: Differs) -> Siblings:
     """Those of these inputs: of each position as few pairs as change the answer, and none if no number does."""
-    tensors = [at for at in positions if isinstance(given[at], Tensor) and given[at].numel() >= 2 * ENDS]
-    enough = {at: next((pairs for pairs in PAIRS if differs(_with(given, at, pairs))), None) for at in tensors}
+    tensors = [at for at in positions if isinstance(inputs[at], Tensor) and inputs[at].numel() >= 2 * ENDS]
+    enough = {at: next((pairs for pairs in PAIRS if differs(_with(inputs, at, pairs))), None) for at in tensors}
     return Siblings({at: pairs for at, pairs in enough.items() if pairs is not None})
 
 
-def _with(given: Given, at: int, pairs: int) -> Given:
-    return [_exchanged(value, pairs) if index == at else value for index, value in enumerate(given)]
+def _with(inputs: Inputs, at: int, pairs: int) -> Inputs:
+    return [_exchanged(value, pairs) if index == at else value for index, value in enumerate(inputs)]
 
 
 def _exchanged(tensor: Tensor, pairs: int) -> Tensor:

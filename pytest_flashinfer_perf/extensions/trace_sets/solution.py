@@ -22,7 +22,7 @@ from pytest_flashinfer_perf.extensions.trace_sets.forking import EndedError, Pro
 from pytest_flashinfer_perf.extensions.trace_sets.shared import Arguments, Like, Memory, Slot, arranged
 from pytest_flashinfer_perf.extensions.trace_sets.solver import REPLY, Claims, Reply
 
-Given = Sequence[Any]
+Inputs = Sequence[Any]
 Answer = tuple[Tensor, ...]
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -89,9 +89,9 @@ class Solution:
         self.writes = self._ask("build", self.task.definition, sources, str(self.task.device.torch)).writes
         self._open()
 
-    def answer(self, given: Given, fewest: int | None = None, axes: Mapping[str, int] | None = None) -> Answer:
+    def answer(self, inputs: Inputs, fewest: int | None = None, axes: Mapping[str, int] | None = None) -> Answer:
         """The answer to copies of these inputs. At least `fewest` of the outputs must be returned."""
-        self.give([given], axes)
+        self.give([inputs], axes)
         return self._answers(self._ask("call_each", False), fewest)[0]
 
     def answers(self, fewest: int | None = None, *, captured: bool = False) -> tuple[float, list[Answer]]:
@@ -108,24 +108,24 @@ class Solution:
         return reply.captured
 
     def timing(
-        self, given: Given, fewest: int | None = None, *, before: Given | None = None
+        self, inputs: Inputs, fewest: int | None = None, *, before: Inputs | None = None
     ) -> tuple[core_timing.Timing, Answer | None]:
         """The times that its process reports, and the last timed answer; no answer if a call changed the inputs.
 
         An untimed call with the inputs `before` comes first: at the same addresses, which the others are copied to.
         """
-        self.give([given if before is None else before, given])
+        self.give([inputs if before is None else before, inputs])
         since = time.perf_counter()
         reply = self._ask("time", self.task.counts)
         timing = _possible(reply.timing, time.perf_counter() - since, self.task)
         self.peak_memory_bytes = reply.peak_memory_bytes
-        pairs = zip(self.task.definition.inputs, self._arguments[0].given(self._memory.tensor), given, strict=True)
+        pairs = zip(self.task.definition.inputs, self._arguments[0].values_in(self._memory.tensor), inputs, strict=True)
         changed = [name for name, now, before in pairs if not _same(now, before)]
         if changed:
             print(f"changes its inputs {', '.join(changed)}: answers of timed calls are not checked")  # noqa: T201
         return timing, None if changed else self._answers(reply, fewest, 1)[0]
 
-    def give(self, contents: Sequence[Given], axes: Mapping[str, int] | None = None) -> bool:
+    def give(self, contents: Sequence[Inputs], axes: Mapping[str, int] | None = None) -> bool:
         """Write the inputs of calls into the shared memory, and spoil the outputs; whether the places are the same."""
         arguments = arranged(contents, self.task.outputs(axes))
         grown = self._memory.grow(arguments[-1].end)
@@ -135,8 +135,8 @@ class Solution:
         if not same:
             self._arguments = arguments
             self._ask("use", arguments)
-        for one, given in zip(arguments, contents, strict=True):
-            one.fill(self._memory.tensor, given)
+        for one, inputs in zip(arguments, contents, strict=True):
+            one.fill(self._memory.tensor, inputs)
         self.task.device.synchronize()
         return same
 
@@ -191,9 +191,9 @@ def _possible(timing: core_timing.Timing | None, waited: float, task: Task) -> c
     """The reported times, unless they cannot be."""
     if timing is None or not timing.samples or min(timing.samples) < 0:
         raise ImpossibleTimeError("impossible time: none was reported")
-    known = instruments.choose(task.measuring.instrument, task.device).instrument.name
-    if timing.instrument != known:
-        raise ImpossibleTimeError(f"impossible time: by {timing.instrument!r}, when {known} was to measure")
+    instrument = instruments.choose(task.measuring.instrument, task.device).instrument.name
+    if timing.instrument != instrument:
+        raise ImpossibleTimeError(f"impossible time: by {timing.instrument!r}, when {instrument} was to measure")
     total = math.fsum(timing.samples)
     if total > waited:
         sentence = f"timed calls of {formatting.duration(total)} when all of it took {formatting.duration(waited)}"

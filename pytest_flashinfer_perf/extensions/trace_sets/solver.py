@@ -90,7 +90,7 @@ class Solver:
 
     def use(self, arguments: tuple[Arguments, ...]) -> Reply:
         """The places of the arguments for what is asked from now on."""
-        self._bound = [(one.given(self._memory), one.written(self._memory)) for one in arguments]
+        self._bound = [(one.values_in(self._memory), one.written(self._memory)) for one in arguments]
         return Reply()
 
     def call_each(self, captured: bool) -> Reply:
@@ -107,10 +107,10 @@ class Solver:
     def _each(self) -> list[Claims]:
         assert self._runnable is not None
         if self._writes:
-            for given, written in self._bound:
-                self._runnable(*given, *written)
+            for inputs, written in self._bound:
+                self._runnable(*inputs, *written)
             return []
-        return [self._kept(written, self._runnable(*given)) for given, written in self._bound]
+        return [self._kept(written, self._runnable(*inputs)) for inputs, written in self._bound]
 
     def _kept(self, written: tuple[Tensor, ...], returned: Any) -> Claims:
         """Copy what was returned into the shared memory, where it is as declared."""
@@ -142,12 +142,12 @@ class Solver:
 
     def time(self, measuring: Measuring) -> Reply:
         """Call once with the first of the arguments, then copy the second to their places and time calls there."""
-        (given, written), (others, _) = self._bound
+        (inputs, written), (others, _) = self._bound
         runnable, last = self._runnable, [None]
         assert runnable is not None
-        runnable(*given, *written) if self._writes else runnable(*given)
+        runnable(*inputs, *written) if self._writes else runnable(*inputs)
         self._device.synchronize()
-        for place, value in zip(given, others, strict=True):
+        for place, value in zip(inputs, others, strict=True):
             if isinstance(place, Tensor):
                 place.copy_(value)
 
@@ -155,7 +155,7 @@ class Solver:
             last[0] = runnable(*args)
 
         returned: list[Claims] = []
-        target = Target(call, (*given, *written) if self._writes else given, outputs=written if self._writes else ())
+        target = Target(call, (*inputs, *written) if self._writes else inputs, outputs=written if self._writes else ())
 
         def keep(timed: Target, _work: object) -> None:
             if timed is target and not self._writes:

@@ -27,8 +27,7 @@ COVER = option(
     metavar="SHARE%",
     type=Bound("a percentage above 0 and up to 100, as 95%", lambda value: 0 < value <= 1, _percentage),
     default=1.0,
-    help="Of a recording (traffic.jsonl), run the heaviest cases until they cover this share of the time of the "
-    "recorded calls, as it is estimated. Default: 100%%.",
+    help="Of a recording, run the heaviest cases that cover this share of its estimated time. Default: 100%%.",
 )
 
 
@@ -63,15 +62,15 @@ def pytest_perf_argument(path: Path) -> bool | None:
 def pytest_configure(config: pytest.Config) -> None:
     """A run has one sum, so that it has one recording, and no model beside it."""
     named = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
-    found = list(filter(pytest_perf_argument, named))
-    if len(found) > 1:
-        raise pytest.UsageError(f"{found[1]}: one recording at a time, {found[0].name} is named too")
-    if found and config.getoption("perf_model"):
-        raise pytest.UsageError(f"{found[0]}: a recording and --perf-model have a sum each, which a run has one of")
-    if found:
+    recordings = list(filter(pytest_perf_argument, named))
+    if len(recordings) > 1:
+        raise pytest.UsageError(f"{recordings[1]}: one recording at a time, {recordings[0].name} is named too")
+    if recordings and config.getoption("perf_model"):
+        raise pytest.UsageError(f"{recordings[0]}: a recording and --perf-model each have a sum, and a run has one")
+    if recordings:
         from pytest_flashinfer_perf.extensions.traffic.measured import RecordingSession
 
-        config.pluginmanager.register(RecordingSession(config, found[0]), SESSION)
+        config.pluginmanager.register(RecordingSession(config, recordings[0]), SESSION)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

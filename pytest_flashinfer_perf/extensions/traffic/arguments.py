@@ -43,25 +43,25 @@ def how(name: str) -> str | None:
     return next((kind for kind, names in SUMMARIES.items() if names.fullmatch(name)), None)
 
 
-def key_maker(torch: Any, start: str, named: list[tuple[str, str, Any]], **known: Any) -> KeyOf:
-    """A function of a call's arguments; `named` has name, place and value of each, `known` what `start` names."""
-    known |= {"nested": lambda values: _nested(torch, values), "type": type, "len": len}
-    parts = [part for name, place, value in named for part in _parts(torch, name, place, value, known)]
+def key_maker(torch: Any, start: str, named: list[tuple[str, str, Any]], **names: Any) -> KeyOf:
+    """A function of a call's arguments; `named` has name, place and value of each, `names` what `start` refers to."""
+    names |= {"nested": lambda values: _nested(torch, values), "type": type, "len": len}
+    parts = [part for name, place, value in named for part in _parts(torch, name, place, value, names)]
     source = f"lambda a, k: ({start}, {''.join(f'{part}, ' for part in parts)})"
-    return eval(source, known)  # type: ignore[no-any-return]  # noqa: S307 - it is made of places, no text of a call
+    return eval(source, names)  # type: ignore[no-any-return]  # noqa: S307 - it is made of places, no text of a call
 
 
-def _parts(torch: Any, name: str, place: str, value: Any, known: dict[str, Any]) -> Iterator[str]:
+def _parts(torch: Any, name: str, place: str, value: Any, names: dict[str, Any]) -> Iterator[str]:
     kind = type(value)
     if issubclass(kind, torch.Tensor):
         sizes = f"{place}.shape, {place}.is_contiguous() or {place}.stride()"
         yield f"{place}.dim() == 1 or ({sizes})" if FLAT.fullmatch(name) else sizes
         yield f"{place}.dtype"
     elif issubclass(kind, (list, tuple)) and 0 < len(value) <= 4 and all(type(one) is torch.Tensor for one in value):
-        known["Tensor"] = torch.Tensor  # the keys and values of a cache: as fast as two arguments
+        names["Tensor"] = torch.Tensor  # the keys and values of a cache: as fast as two arguments
         each = [f"{place}[{at}]" for at in range(len(value))]
         alike = " and ".join([f"len({place}) == {len(each)}", *(f"type({one}) is Tensor" for one in each)])
-        parts = [part for one in each for part in _parts(torch, name, one, value[0], known)]
+        parts = [part for one in each for part in _parts(torch, name, one, value[0], names)]
         yield f"({', '.join(parts)}) if {alike} else nested({place})"
     elif issubclass(kind, (list, tuple)):
         yield f"nested({place})"
@@ -152,21 +152,21 @@ def word(text: str) -> str:
 
 def _tensor(tensor: Any, *, flat: bool) -> dict[str, Any]:
     sizes = [None] if flat and tensor.dim() == 1 else [one if type(one) is int else None for one in tensor.shape]
-    made: dict[str, Any] = {"tensor": sizes, "dtype": str(tensor.dtype).removeprefix("torch.")}
+    description: dict[str, Any] = {"tensor": sizes, "dtype": str(tensor.dtype).removeprefix("torch.")}
     if not tensor.is_contiguous() and all(type(one) is int for one in tensor.stride()):
-        made["strides"] = list(tensor.stride())
-    return made
+        description["strides"] = list(tensor.stride())
+    return description
 
 
 def readable(torch: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The tensors among the arguments whose values decide the work, and are few."""
-    found = {}
+    tensors = {}
     for name, one in arguments.items():
         kind = how(name)
         is_read = kind is not None and isinstance(one, torch.Tensor) and one.dtype in (torch.int32, torch.int64)
         if is_read and 0 < one.numel() <= MOST_VALUES[kind]:  # type: ignore[index]
-            found[name] = one
-    return found
+            tensors[name] = one
+    return tensors
 
 
 def buffer(torch: Any, tensor: Any) -> Callable[[], Any]:
@@ -194,8 +194,8 @@ def summary(name: str, tensor: Any) -> dict[str, Any]:
         return {"lengths": [_size(after - before) for before, after in itertools.pairwise(numbers)]}
     if kind == "values":
         return {"values": [_size(one) for one in numbers]}
-    known = [one for one in numbers if 0 <= one < MOST_EXPERTS]
-    return {"counts": [known.count(expert) for expert in range(max(known, default=-1) + 1)]}
+    experts = [one for one in numbers if 0 <= one < MOST_EXPERTS]
+    return {"counts": [experts.count(expert) for expert in range(max(experts, default=-1) + 1)]}
 
 
 def _size(number: int) -> int:

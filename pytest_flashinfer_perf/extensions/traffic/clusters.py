@@ -68,34 +68,34 @@ def apart(one: PosedProblem, other: PosedProblem) -> float:
     return max((max(ratio, 1 / ratio) for ratio in ratios), default=1.0) - 1
 
 
-def clustered(found: Iterable[Weighed], most: float = MOST_ERROR) -> list[Cluster]:
+def clustered(calls: Iterable[Weighed], most: float = MOST_ERROR) -> list[Cluster]:
     """The heaviest first. Of the error that is allowed, a family leaves what it has no use for to heavier ones."""
     families: defaultdict[tuple[object, ...], list[Weighed]] = defaultdict(list)
-    for one in found:
+    for one in calls:
         key: tuple[object, ...] = (one.api, *one.problem.fixed)
         families[key].append(one)
     ordered = sorted(families.values(), key=lambda family: sum(one.seconds for one in family))
-    left, made = most * sum(one.seconds for family in ordered for one in family), []
+    left, clusters = most * sum(one.seconds for family in ordered for one in family), []
     for nth, family in enumerate(ordered):
         of_family = _within(family, left / (len(ordered) - nth))
         left -= sum(cluster.error for cluster in of_family)
-        made += of_family
-    return sorted(made, key=lambda cluster: -cluster.seconds)
+        clusters += of_family
+    return sorted(clusters, key=lambda cluster: -cluster.seconds)
 
 
 def _within(family: Sequence[Weighed], allowed: float) -> list[Cluster]:
     """By the widest ratio with which the family's sum is not further off."""
     each = (_led(family, ratio) for ratio in RATIOS)
-    return next(made for made in each if sum(cluster.error for cluster in made) <= allowed)
+    return next(clusters for clusters in each if sum(cluster.error for cluster in clusters) <= allowed)
 
 
 def _led(family: Sequence[Weighed], ratio: float) -> list[Cluster]:
-    left, made = sorted(family, key=lambda one: -one.seconds), []
+    left, clusters = sorted(family, key=lambda one: -one.seconds), []
     while left:
         near = [apart(one.problem, left[0].problem) <= ratio for one in left]
-        made.append(Cluster(tuple(itertools.compress(left, near))))
+        clusters.append(Cluster(tuple(itertools.compress(left, near))))
         left = [one for one, is_near in zip(left, near, strict=True) if not is_near]
-    return made
+    return clusters
 
 
 def error(clusters: Sequence[Cluster]) -> float:

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_flashinfer_perf.extensions.apis.templates import Api, Declared
-from pytest_flashinfer_perf.extensions.traffic.problem import GivenCall, NoCaseError, tensors_in
+from pytest_flashinfer_perf.extensions.traffic.problem import CallArguments, NoCaseError, tensors_in
 from pytest_flashinfer_perf.spec.dtypes import TORCH
 
 Tensor = Mapping[str, Any]  # as a recording describes one
 
 
-def verify(x: GivenCall, api: Api, dtype: str | None) -> None:
+def verify(x: CallArguments, api: Api, dtype: str | None) -> None:
     """Raises NoCaseError where the template has another type or layout than was recorded."""
     for one in api.inputs:
         for recorded, drawn in zip(tensors_in(x.all.get(one.argument)), _drawn(api, one, dtype), strict=False):
@@ -28,9 +28,9 @@ def verify(x: GivenCall, api: Api, dtype: str | None) -> None:
 
 
 def _drawn(api: Api, one: Declared, dtype: str | None) -> list[Tensor]:
-    known = _inputs(api, dtype)
-    if known is not None:
-        return list(tensors_in(known.get(one.argument)))
+    inputs = _inputs(api, dtype)
+    if inputs is not None:
+        return list(tensors_in(inputs.get(one.argument)))
     default = str(TORCH[dtype or "bfloat16"]).removeprefix("torch.")
     return [{"tensor": [], "dtype": one.dtype or default}] if one.dims else []
 
@@ -40,15 +40,15 @@ def _inputs(api: Api, dtype: str | None) -> Mapping[str, Any] | None:
     """Those of the smallest case, as a recording describes them."""
     import torch
 
-    from pytest_flashinfer_perf.extensions.apis import given
-    from pytest_flashinfer_perf.extensions.apis.known import all_apis
+    from pytest_flashinfer_perf.extensions.apis import call_inputs
+    from pytest_flashinfer_perf.extensions.apis.lookup import all_apis
     from pytest_flashinfer_perf.extensions.traffic import arguments
     from pytest_flashinfer_perf.spec import CannotRunError
 
     shape = next(iter(all_apis()[api.name].tiers["smoke"]()))
     params = type(shape.params)(**{**shape.params.as_dict(), "dtype": dtype})
     try:
-        return arguments.described(torch, given.make(api, params, "cpu", 0).all, {})
+        return arguments.described(torch, call_inputs.make(api, params, "cpu", 0).all, {})
     except CannotRunError:
         return None
 

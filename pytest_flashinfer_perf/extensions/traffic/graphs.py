@@ -19,7 +19,7 @@ class State:
 
     def __init__(self) -> None:
         self.token = 0  # one for each pair of them: a part of the key of calls
-        self.made: CallTally | None = None
+        self.constructed: CallTally | None = None
         self.planned: CallTally | None = None
         self.backend: str | None = None
         self.held: Held | None = None
@@ -30,7 +30,7 @@ class State:
         return State, ()  # a copy of the wrapper begins anew
 
     def described(self) -> dict[str, Any]:
-        init, plan = (tally.call["arguments"] if tally else {} for tally in (self.made, self.planned))
+        init, plan = (tally.call["arguments"] if tally else {} for tally in (self.constructed, self.planned))
         return {"wrapper": {"init": init, "plan": plan}, **({"backend": self.backend} if self.backend else {})}
 
 

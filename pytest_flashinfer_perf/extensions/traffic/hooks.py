@@ -41,8 +41,8 @@ def decorating(recorder: CallRecorder, own: Function) -> Function:
     def flashinfer_api(func: Any = None, **options: Any) -> Any:
         if func is None:
             return lambda function: flashinfer_api(function, **options)
-        made = own(func, **options)
-        return recorder.counted(made, func) if inspect.isfunction(func) else made
+        decorated = own(func, **options)
+        return recorder.counted(decorated, func) if inspect.isfunction(func) else decorated
 
     return flashinfer_api
 
@@ -75,8 +75,8 @@ def hook_graphs(recorder: CallRecorder) -> None:
 
     def replayed(graph: Any, *args: Any, **kwargs: Any) -> Any:
         answer = replay(graph, *args, **kwargs)
-        if (known := getattr(graph, MARK, None)) is not None:
-            recorder.replayed(known)
+        if (counted_graph := getattr(graph, MARK, None)) is not None:
+            recorder.replayed(counted_graph)
         return answer
 
     graphs.capture_begin, graphs.capture_end, graphs.replay = capture_begin, capture_end, replayed

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_flashinfer_perf.api import BOARD, SETTINGS, Row, Run, run_file, usage
 from pytest_flashinfer_perf.api import test_of as of_entry
-from pytest_flashinfer_perf.extensions.apis.known import all_apis
+from pytest_flashinfer_perf.extensions.apis.lookup import all_apis
 from pytest_flashinfer_perf.extensions.models import budget
 from pytest_flashinfer_perf.extensions.models.selection import SummedSession
 from pytest_flashinfer_perf.spec.routine import AnyRoutine

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pytest_flashinfer_perf.api import FlashinferPerfError
 from pytest_flashinfer_perf.extensions.apis import special_cases
-from pytest_flashinfer_perf.extensions.apis.known import all_apis
+from pytest_flashinfer_perf.extensions.apis.lookup import all_apis
 from pytest_flashinfer_perf.extensions.traffic.recording import RecordedCall, Sample
 from pytest_flashinfer_perf.routines import all_routines
 from pytest_flashinfer_perf.routines._offsets import listed
@@ -27,7 +27,7 @@ class NoCaseError(FlashinferPerfError):
     """A call that no case measures; the sentence says why."""
 
 
-class GivenCall:
+class CallArguments:
     """The arguments of a call by name, those of `plan` and of the wrapper's constructor behind them."""
 
     def __init__(self, call: RecordedCall, sample: Sample | None = None) -> None:
@@ -40,17 +40,17 @@ class GivenCall:
 
     def value(self, name: str, default: Any = None) -> Any:
         """A number, word or switch; the default for what was not given, or is something else."""
-        known = self.all.get(name, default)
-        if isinstance(known, Mapping) and "enum" in known:
-            return known["enum"].rpartition(".")[2]
-        return default if isinstance(known, (list, Mapping)) else known
+        value = self.all.get(name, default)
+        if isinstance(value, Mapping) and "enum" in value:
+            return value["enum"].rpartition(".")[2]
+        return default if isinstance(value, (list, Mapping)) else value
 
     def number(self, *names: str) -> int:
         """The first of these that is a whole number."""
         for name in names:
-            known = self.all.get(name)
-            if isinstance(known, int) and not isinstance(known, bool):
-                return known
+            value = self.all.get(name)
+            if isinstance(value, int) and not isinstance(value, bool):
+                return value
         raise NoCaseError(f"{names[0]} was not recorded")
 
     def shape(self, *names: str) -> tuple[int, ...]:
@@ -76,10 +76,10 @@ class GivenCall:
     def numbers(self, *names: str) -> list[int]:
         """What the first of these held, by its sample: lengths, values or counts."""
         for name in names:
-            held = self.sample.get(name, {})
-            found = next((held[kind] for kind in ("lengths", "values", "counts") if held.get(kind)), None)
-            if found:
-                return list(found)
+            sampled = self.sample.get(name, {})
+            numbers = next((sampled[kind] for kind in ("lengths", "values", "counts") if sampled.get(kind)), None)
+            if numbers:
+                return list(numbers)
         raise NoCaseError(f"what {' and '.join(names)} held was not recorded")
 
     @property
@@ -129,47 +129,47 @@ class PosedProblem:
     backend: str
     params: Mapping[str, Any]
     seconds: float  # an estimate
-    made: Any = field(default=None, repr=False)
+    typed: Any = field(default=None, repr=False)
 
     @functools.cached_property
     def fixed(self) -> tuple[Any, ...]:
         """What calls that are measured together have in common."""
         free = COUNTS | LISTS.keys() | {"expert_counts"}
-        known = sorted((name, value) for name, value in self.params.items() if name not in free)
-        return (self.routine, self.backend, *known)
+        shared = sorted((name, value) for name, value in self.params.items() if name not in free)
+        return (self.routine, self.backend, *shared)
 
     @functools.cached_property
     def sizes(self) -> dict[str, float]:
         """Of what a call can have more or less: rows and requests, and the tokens of the latter."""
-        found = {name: float(value) for name, value in self.params.items() if name in COUNTS}
+        sizes = {name: float(value) for name, value in self.params.items() if name in COUNTS}
         lengths = {short: listed(text) for name, short in LISTS.items() if (text := self.params.get(name))}
-        found |= {f"all {short}": float(sum(numbers)) for short, numbers in lengths.items()}
+        sizes |= {f"all {short}": float(sum(numbers)) for short, numbers in lengths.items()}
         if len(lengths) == 2:
-            found["pairs"] = float(sum(q * kv for q, kv in zip(lengths["q"], lengths["kv"], strict=True)))
+            sizes["pairs"] = float(sum(q * kv for q, kv in zip(lengths["q"], lengths["kv"], strict=True)))
         if counts := self.params.get("expert_counts"):
-            found["experts"] = float(sum(count > 0 for count in listed(counts)))
-            found["fullest"] = float(max(listed(counts)))
-        return found
+            sizes["experts"] = float(sum(count > 0 for count in listed(counts)))
+            sizes["fullest"] = float(max(listed(counts)))
+        return sizes
 
     def case(self, backend: str) -> Case:
-        return Case(routine_of(self.routine), Shape(self.made), backend)
+        return Case(routine_of(self.routine), Shape(self.typed), backend)
 
 
 def routine_of(name: str) -> AnyRoutine:
     return all_routines()[name] if name in all_routines() else all_apis()[name]
 
 
-def posed(x: GivenCall, routine: str, params: Mapping[str, Any], effort: Effort, backend: str = "") -> PosedProblem:
+def posed(x: CallArguments, routine: str, params: Mapping[str, Any], effort: Effort, backend: str = "") -> PosedProblem:
     """The problem, by the backend that the program asked for or got; raises NoCaseError."""
     kind = routine_of(routine)
     try:
-        made = kind.params(**params)
+        typed = kind.params(**params)
     except ParamError as error:
         raise NoCaseError(f"{routine}: {error}") from error
-    return PosedProblem(routine, _backend(x, kind, backend), made.as_json(), effort.seconds, made=made)
+    return PosedProblem(routine, _backend(x, kind, backend), typed.as_json(), effort.seconds, typed=typed)
 
 
-def _backend(x: GivenCall, routine: AnyRoutine, usual: str) -> str:
+def _backend(x: CallArguments, routine: AnyRoutine, usual: str) -> str:
     """The asked-for one, which may be `auto`, else the resolved one, else the `usual` one of the API."""
     stated = (usual, x.value("backend"), x.backend, "auto", *routine.backends)
     named = (routine.backend_named(one) for one in stated if isinstance(one, str) and one)

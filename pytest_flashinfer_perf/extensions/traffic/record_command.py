@@ -22,10 +22,10 @@ NOTHING = 2  # the exit code where nothing was recorded, unless the command has 
 
 def main(arguments: Sequence[str]) -> int:
     own, command = processes.split(arguments)
-    known = parser()
-    args = known.parse_args(own)
+    command_parser = parser()
+    args = command_parser.parse_args(own)
     if args.output is None or bool(command) == bool(args.folder):
-        known.error("give -o FILE, and either a command behind -- or --from FOLDER")
+        command_parser.error("give -o FILE, and either a command behind -- or --from FOLDER")
     file_io.verify_outputs({"--output": args.output})
     if args.folder:
         return 0 if written(args.output, merging.of_folder(args.folder), str(args.folder)) else NOTHING
@@ -55,24 +55,24 @@ def recorded(output: Path, command: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = commands.parser_of("record", DESCRIPTION, EXAMPLE, usage=USAGE)
-    made.add_argument("-o", "--output", type=Path, metavar="FILE", help="The recording to write, as JSON lines.")
+    result = commands.parser_of("record", DESCRIPTION, EXAMPLE, usage=USAGE)
+    result.add_argument("-o", "--output", type=Path, metavar="FILE", help="The recording to write, as JSON lines.")
     left = "Read the pieces that a command left, because it was killed or processes outlived it."
-    made.add_argument("--from", dest="folder", type=Path, metavar="FOLDER", help=left)
-    return made
+    result.add_argument("--from", dest="folder", type=Path, metavar="FOLDER", help=left)
+    return result
 
 
-def written(output: Path, made: Joined, source: str) -> bool:
+def written(output: Path, joined: Joined, source: str) -> bool:
     """Write the recording and say what is not in it; False where nothing is left to write."""
-    head = made.recording.head
+    head = joined.recording.head
     calls, lost = (formatting.counted(number, "call") for number in (head.calls, head.dropped))
     if head.calls:
-        recording.write(output, made.recording)
-        printing.say(f"{calls} in {output}, {len(made.recording.calls)} distinct, of processes: {head.processes}")
+        recording.write(output, joined.recording)
+        printing.say(f"{calls} in {output}, {len(joined.recording.calls)} distinct, of processes: {head.processes}")
     elif not head.dropped:
         printing.say(f"{source} has called no decorated function of FlashInfer: {EXAMPLE}")
     if head.dropped:
         printing.say(f"{lost} not recorded")
-    for fault in made.faults:
+    for fault in joined.faults:
         printing.say(f"not all was recorded: {fault}")
     return bool(head.calls)

@@ -30,7 +30,7 @@ MOST_COPIES = 256  # of tensors of a GPU that nobody has read yet
 Function = Callable[..., Any]
 
 
-class Here(threading.local):
+class ThreadState(threading.local):
     """What this thread does: whether it is inside of an API, and which graph it captures."""
 
     inside = False
@@ -57,13 +57,13 @@ class DecoratedApi:
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by name, those behind `*` as a list, without self."""
         named = {name: value for name, value in kwargs.items() if name != "skip_check"}  # which no signature has
-        given = dict(self.signature.bind(*args, **named).arguments)
+        bound_arguments = dict(self.signature.bind(*args, **named).arguments)
         for name, one in self.signature.parameters.items():
             if one.kind is one.VAR_KEYWORD:
-                given |= given.pop(name, {})
+                bound_arguments |= bound_arguments.pop(name, {})
         if self.role != "function":
-            given.pop("self")
-        return given
+            bound_arguments.pop("self")
+        return bound_arguments
 
     def key_of(self, torch: Any, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KeyOf:
         """The key function of calls of this form; keys begin with its number and with the wrapper's token."""
@@ -74,9 +74,9 @@ class DecoratedApi:
         token = f"getattr(a[0], {MARK!r}, no_state).token" if self.role == "method" else "0"
         return arguments.key_maker(torch, f"{number}, {token}", named, no_state=NO_STATE)
 
-    def described(self, torch: Any, given: Mapping[str, Any], state: State) -> dict[str, Any]:
+    def described(self, torch: Any, bound_arguments: Mapping[str, Any], state: State) -> dict[str, Any]:
         defaults = {name: one.default for name, one in self.signature.parameters.items()}
-        call = {"api": self.name, "arguments": arguments.described(torch, given, defaults)}
+        call = {"api": self.name, "arguments": arguments.described(torch, bound_arguments, defaults)}
         return {**call, **state.described()} if self.role == "method" and state is not NO_STATE else call
 
 
@@ -84,7 +84,7 @@ class CallRecorder:
     """All that a process has counted."""
 
     def __init__(self, torch: Any, folder: str) -> None:
-        self.torch, self.here, self.lock = torch, Here(), threading.RLock()
+        self.torch, self.here, self.lock = torch, ThreadState(), threading.RLock()
         self.tallies: dict[Key, CallTally] = {}
         self.tokens: dict[Any, int] = {}
         self.graphs: list[Graph] = []
@@ -111,17 +111,17 @@ class CallRecorder:
         self.cleared()
         self.writer.forked()
 
-    def counted(self, made: Function, function: Function) -> Function:
+    def counted(self, decorated: Function, function: Function) -> Function:
         """What the program calls instead of the function that FlashInfer's decorator made of its own."""
         api, here, is_compiling = DecoratedApi.of(function), self.here, self.torch.compiler.is_compiling
 
-        @functools.wraps(made)
+        @functools.wraps(decorated)
         def call(*args: Any, **kwargs: Any) -> Any:
             if is_compiling() or here.inside:
-                return made(*args, **kwargs)
+                return decorated(*args, **kwargs)
             here.inside = True
             try:
-                answer = made(*args, **kwargs)
+                answer = decorated(*args, **kwargs)
             finally:
                 here.inside = False
             try:
@@ -159,19 +159,19 @@ class CallRecorder:
             elif api.role == "init":
                 state = State()
                 setattr(args[0], MARK, state)
-                state.made, state.token = tally, self.token(tally, None, None)
+                state.constructed, state.token = tally, self.token(tally, None, None)
 
     def token(self, *state: Any) -> int:
-        known = tuple(one.number if isinstance(one, CallTally) else one for one in state)
-        return self.tokens.setdefault(known, len(self.tokens) + 1)
+        numbers = tuple(one.number if isinstance(one, CallTally) else one for one in state)
+        return self.tokens.setdefault(numbers, len(self.tokens) + 1)
 
     def new_form(self, api: DecoratedApi, form: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KeyOf:
         with self.lock:
             self.forms += 1
             is_traced = any(issubclass(kind, self.fakes()) for kind in form if isinstance(kind, type))
-            made = api.key_of(self.torch, self.forms, args, kwargs) if not is_traced else lambda *_: ()
-            api.keys[form] = made
-        return made
+            key_of = api.key_of(self.torch, self.forms, args, kwargs) if not is_traced else lambda *_: ()
+            api.keys[form] = key_of
+        return key_of
 
     def fakes(self) -> tuple[type, ...]:
         """The tensors that have no values, by which torch traces a call without making it."""
@@ -184,10 +184,10 @@ class CallRecorder:
     def add(self, key: Key, api: DecoratedApi, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallTally | None:
         if self.is_full():
             return None
-        given, state = api.bound(args, kwargs), self.state(api, args)
-        self.devices |= {one.device.index for one in given.values() if getattr(one, "is_cuda", False)}
-        is_read = bool(arguments.readable(self.torch, given))
-        return self.new_tally(key, api.described(self.torch, given, state), state, is_read=is_read)
+        bound_arguments, state = api.bound(args, kwargs), self.state(api, args)
+        self.devices |= {one.device.index for one in bound_arguments.values() if getattr(one, "is_cuda", False)}
+        is_read = bool(arguments.readable(self.torch, bound_arguments))
+        return self.new_tally(key, api.described(self.torch, bound_arguments, state), state, is_read=is_read)
 
     def is_full(self) -> bool:
         return len(self.tallies) >= MOST_DISTINCT or self.bytes > MOST_BYTES
@@ -198,9 +198,9 @@ class CallRecorder:
         self.bytes += len(repr(call))
         is_planned = state.planned is not None and state.planned.due < math.inf
         self.numbers += 1
-        self.tallies[key] = made = CallTally(self.numbers, call, 1 if is_read or is_planned else math.inf)
+        self.tallies[key] = tally = CallTally(self.numbers, call, 1 if is_read or is_planned else math.inf)
         self.writer.start()
-        return made
+        return tally
 
     def keep(self, tally: CallTally, held: Held | None, state: State) -> None:
         """Keep a sample of this call; where its wrapper's plan was not held, of one behind the next plan."""
@@ -225,7 +225,7 @@ class CallRecorder:
         backend = getattr(args[0], "_backend", None)
         state.backend = backend if isinstance(backend, str) and arguments.WORD.fullmatch(backend) else None
         state.planned, state.is_wanted = tally, False
-        state.token = self.token(state.made, tally, state.backend)
+        state.token = self.token(state.constructed, tally, state.backend)
 
     def readable(self, api: DecoratedApi, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         return arguments.readable(self.torch, api.bound(args, kwargs))
@@ -310,8 +310,8 @@ class CallRecorder:
         with self.lock:
             self.look(self.settle_all)
             self.look(self.read_copies)
-            found = list(filter(None, (one.change(anew=anew) for one in self.tallies.values())))
-            lines, written = [line for line, _ in found], [done for _, done in found]
+            changes = list(filter(None, (one.change(anew=anew) for one in self.tallies.values())))
+            lines, written = [line for line, _ in changes], [done for _, done in changes]
             facts = (self.dropped, self.fault)
             if lines or facts != self.told:
                 lines.append({"process": self.process()})

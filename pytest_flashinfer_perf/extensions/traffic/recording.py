@@ -120,15 +120,15 @@ def is_recording(path: Path) -> bool:
 
 def read(path: Path) -> Recording:
     """The recording in a file, or a RecordingError with the line and the reason."""
-    made: list[Any] = []
+    entries: list[Any] = []
     for number, line in _lines(path):
         try:
-            made.append(_object(line, is_first=not made))
+            entries.append(_object(line, is_first=not entries))
         except core_fields.FieldError as error:  # noqa: PERF203 - it names the line
             raise RecordingError(f"{path}:{number}: {error}") from error
-    if not made:
+    if not entries:
         raise RecordingError(f"{path}: is empty: `flashinfer-perf record` writes a recording")
-    head, *calls = made
+    head, *calls = entries
     if head.calls != (count := sum(call.count for call in calls)):
         raise RecordingError(f"{path}:1: calls is {head.calls}, the lines have {count}")
     return Recording(head, tuple(calls))
@@ -158,19 +158,21 @@ def _object(line: bytes, *, is_first: bool) -> Head | RecordedCall:
     _verify_members(kind, values, "")
     if isinstance(values.get("wrapper"), dict):
         _verify_members(WrapperState, values["wrapper"], "wrapper: ")
-    made = core_fields.read(kind, values, kind.__name__)
-    VERIFY[kind](made)
-    return made  # type: ignore[no-any-return]
+    entry = core_fields.read(kind, values, kind.__name__)
+    VERIFY[kind](entry)
+    return entry  # type: ignore[no-any-return]
 
 
 # What each member has to be.
 
 
 def _verify_members(kind: Any, values: Mapping[str, Any], where: str) -> None:
-    known = [field.name for field in fields(kind)]
+    members = [field.name for field in fields(kind)]
     for name in values:
-        if name not in known:
-            raise core_fields.FieldError(f"{where}{core_fields.shown(name)} is no member, known are {', '.join(known)}")
+        if name not in members:
+            raise core_fields.FieldError(
+                f"{where}{core_fields.shown(name)} is no member, known are {', '.join(members)}"
+            )
 
 
 def _verify_head(head: Head) -> None:
@@ -203,10 +205,10 @@ def _verify_call(call: RecordedCall) -> None:
 VERIFY: dict[Any, Any] = {Head: _verify_head, RecordedCall: _verify_call}
 
 
-def _verify_sample(sample: Mapping[str, Any], known: set[str], where: str) -> None:
+def _verify_sample(sample: Mapping[str, Any], arguments: set[str], where: str) -> None:
     for name, held in sample.items():
         members = sorted(held) if isinstance(held, dict) else []
-        if name not in known:
+        if name not in arguments:
             raise core_fields.FieldError(f"{where}: {core_fields.shown(name)} is no argument of the call or its plan")
         if members not in (*([one] for one in LISTS), ["reach"], ["reach", "size"]):
             raise core_fields.FieldError(

@@ -18,8 +18,8 @@ from pytest_flashinfer_perf.extensions.traffic import clusters, recording, trans
 from pytest_flashinfer_perf.extensions.traffic.clusters import Cluster, Weighed
 from pytest_flashinfer_perf.extensions.traffic.problem import (
     SMALLEST_S,
+    CallArguments,
     Effort,
-    GivenCall,
     NoCaseError,
     PosedProblem,
     routine_of,
@@ -68,17 +68,17 @@ def of(recorded: Recording, name: str, cover: float = 1.0, backends: tuple[str, 
     on_gpu = tuple(call for call in recorded.calls if call.api.rpartition(".")[2] not in ON_HOST)
     recorded = replace(recorded, calls=on_gpu)
     translated = translate_all(recorded.calls)
-    found = clusters.clustered(translated.weighed)
-    count = clusters.covering(found, cover, sum(one.seconds for one in translated.without))
-    made = [(cluster, _cases(cluster.leader.problem, backends)) for cluster in found]
-    measured = made[:count]
+    all_clusters = clusters.clustered(translated.weighed)
+    count = clusters.covering(all_clusters, cover, sum(one.seconds for one in translated.without))
+    with_cases = [(cluster, _cases(cluster.leader.problem, backends)) for cluster in all_clusters]
+    measured = with_cases[:count]
     kernels = [_kernel(cluster, cases) for cluster, cases in measured]
-    kernels += [_gap(one.leader.api, one.calls, f"beyond --perf-cover={cover:.0%}") for one, _ in made[count:]]
+    kernels += [_gap(one.leader.api, one.calls, f"beyond --perf-cover={cover:.0%}") for one, _ in with_cases[count:]]
     kernels += [_gap(one.api, one.calls, one.reason) for one in translated.without]
     of_all = sum(call.count for call in recorded.calls)
     facts = Traffic(seconds=recorded.head.seconds)
     title = f"{name}: {of_all:,} calls in {recorded.head.seconds:.1f} s"
-    said = tuple(_coverage(name, found, count, translated, recorded))
+    said = tuple(_coverage(name, all_clusters, count, translated, recorded))
     plan = StepPlan(name=name, title=title, kernels=tuple(kernels), coverage=said, traffic=facts)
     return MeasuredTraffic(tuple(_entries(name, measured, translated.without, of_all)), plan)
 
@@ -97,8 +97,8 @@ def translate_all(calls: Iterable[RecordedCall]) -> Translated:
             try:
                 posed = translate.problem(x)
             except NoCaseError as error:
-                known = without.setdefault((api, str(error)), CallsWithoutCase(api, str(error)))
-                known.calls, known.seconds = known.calls + count, known.seconds + count * Effort(x.nbytes).seconds
+                reason = without.setdefault((api, str(error)), CallsWithoutCase(api, str(error)))
+                reason.calls, reason.seconds = reason.calls + count, reason.seconds + count * Effort(x.nbytes).seconds
                 continue
             each.append(posed.seconds)
             key = (api, *posed.fixed, *sorted(posed.params.items(), key=str))
@@ -108,13 +108,13 @@ def translate_all(calls: Iterable[RecordedCall]) -> Translated:
     return Translated(tuple(weighed.values()), tuple(without.values()), math.sqrt(variance))
 
 
-def _samples(call: RecordedCall) -> Iterator[tuple[GivenCall, int]]:
+def _samples(call: RecordedCall) -> Iterator[tuple[CallArguments, int]]:
     """Each sample, with the calls that it stands for: all of them together are exactly those that were counted."""
     kept = [sample for sample in call.samples if sample] or (None,)
     each, more = divmod(call.count, len(kept))
     for nth, sample in enumerate(kept):
         if count := each + (nth < more):
-            yield GivenCall(call, sample), count
+            yield CallArguments(call, sample), count
 
 
 # From problems to cases, and to the parts of the sum.
@@ -122,8 +122,8 @@ def _samples(call: RecordedCall) -> Iterator[tuple[GivenCall, int]]:
 
 def _cases(problem: PosedProblem, backends: Sequence[str]) -> list[Case]:
     routine = routine_of(problem.routine)
-    asked = (routine.backend_named(name) for name in backends or (problem.backend,))
-    return [problem.case(name) for name in dict.fromkeys(one.name for one in asked if one is not None)]
+    of_routine = (routine.backend_named(name) for name in backends or (problem.backend,))
+    return [problem.case(name) for name in dict.fromkeys(one.name for one in of_routine if one is not None)]
 
 
 def _kernel(cluster: Cluster, cases: Sequence[Case]) -> StepKernel:
@@ -132,9 +132,9 @@ def _kernel(cluster: Cluster, cases: Sequence[Case]) -> StepKernel:
     if not cases:
         return _gap(api, cluster.calls, f"{problem.routine} has none of the backends that are asked for")
     only = {"backend": cases[0].backend_name} if len(cases) == 1 else {}
-    asked = {"routine": problem.routine, **only, **problem.params}
+    step_problem = {"routine": problem.routine, **only, **problem.params}
     shape = f"{problem.routine}/{cases[0].shape.id}"
-    return StepKernel(name=api, count=cluster.calls, problems=(asked,), cases=(shape,))
+    return StepKernel(name=api, count=cluster.calls, problems=(step_problem,), cases=(shape,))
 
 
 def _gap(api: str, calls: int, reason: str) -> StepKernel:
@@ -146,20 +146,20 @@ def _entries(
 ) -> Iterator[lines.Entry]:
     """A case once, whichever calls it stands for; then what has none, as entries that skip."""
     cases = {(one.routine.name, one.backend_name, one.params): one for _, of_one in measured for one in of_one}
-    found = [lines.Entry(f"{case.routine.name}[{case.id}]", case, where=name) for case in cases.values()]
+    entries = [lines.Entry(f"{case.routine.name}[{case.id}]", case, where=name) for case in cases.values()]
     for one in without:
         sentence = f"{one.api}, {one.calls / calls:.1%} of the calls: {one.reason}"
-        found.append(lines.Entry(f"without-a-case[{one.api}]", missing=sentence, where=name))
-    yield from lines.numbered(found)
+        entries.append(lines.Entry(f"without-a-case[{one.api}]", missing=sentence, where=name))
+    yield from lines.numbered(entries)
 
 
 def _coverage(
-    name: str, found: Sequence[Cluster], count: int, translated: Translated, recorded: Recording
+    name: str, all_clusters: Sequence[Cluster], count: int, translated: Translated, recorded: Recording
 ) -> Iterator[str]:
     """The first line has the shares of calls and of estimated time; the others what the sum does not say, and why."""
     calls = max(1, sum(call.count for call in recorded.calls))
-    whole = sum(one.seconds for one in found) + sum(one.seconds for one in translated.without) or SMALLEST_S
-    measured, beyond = found[:count], found[count:]
+    whole = sum(one.seconds for one in all_clusters) + sum(one.seconds for one in translated.without) or SMALLEST_S
+    measured, beyond = all_clusters[:count], all_clusters[count:]
     of_calls, of_time = sum(one.calls for one in measured) / calls, sum(one.seconds for one in measured) / whole
     cases = f"{formatting.counted(len(measured), 'case')} for {of_calls:.1%} of the calls, {of_time:.1%} of their time"
     yield f"{name}: {cases} as it is estimated"

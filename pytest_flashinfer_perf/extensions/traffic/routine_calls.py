@@ -12,8 +12,8 @@ from typing import Any
 from pytest_flashinfer_perf.extensions.traffic.problem import (
     ATTENTION_S,
     BYTES,
+    CallArguments,
     Effort,
-    GivenCall,
     NoCaseError,
     PosedProblem,
     posed,
@@ -38,7 +38,7 @@ VARIANTS = {  # arguments, and what attention becomes by them
 }
 
 
-def _attention(x: GivenCall, routine: str, lengths: tuple[Lengths, Lengths], sizes: dict[str, Any],
+def _attention(x: CallArguments, routine: str, lengths: tuple[Lengths, Lengths], sizes: dict[str, Any],
                backend: str = "") -> PosedProblem:  # fmt: skip
     """Any attention: `sizes` are the parameters beside lengths and types. Where the program left the choice to
     FlashInfer, so does the case, if its routine has `auto`: another release may choose another backend.
@@ -70,20 +70,20 @@ def _widths(p: dict[str, Any]) -> tuple[int, int, int]:
     return qk, vo, p["num_kv_heads"] * (qk + vo)
 
 
-def _refuse_variants(x: GivenCall) -> None:
+def _refuse_variants(x: CallArguments) -> None:
     """What no routine of attention knows, and what changes its time."""
-    found = [sentence for name, sentence in VARIANTS.items() if x.all.get(name)]
-    found += ["a window"] if (x.value("window_left", -1) or 0) >= 0 and "window_left" in x.all else []
-    found += ["positions that it encodes"] if x.value("pos_encoding_mode", "NONE") != "NONE" else []
-    if found:
-        raise NoCaseError(f"no routine measures attention with {' and '.join(dict.fromkeys(found))}")
+    variants = [sentence for name, sentence in VARIANTS.items() if x.all.get(name)]
+    variants += ["a window"] if (x.value("window_left", -1) or 0) >= 0 and "window_left" in x.all else []
+    variants += ["positions that it encodes"] if x.value("pos_encoding_mode", "NONE") != "NONE" else []
+    if variants:
+        raise NoCaseError(f"no routine measures attention with {' and '.join(dict.fromkeys(variants))}")
 
 
-def _heads(x: GivenCall, *width: str) -> dict[str, Any]:
+def _heads(x: CallArguments, *width: str) -> dict[str, Any]:
     return {name: x.number(name) for name in ("num_qo_heads", "num_kv_heads")} | {"head_dim_qk": x.number(*width)}
 
 
-def _paged(x: GivenCall, indptr: str, last: str) -> list[int]:
+def _paged(x: CallArguments, indptr: str, last: str) -> list[int]:
     """The tokens of each request, from its pages and those of its last page."""
     page, pages, lasts = x.number("page_size"), x.numbers(indptr), x.numbers(last)
     if len(pages) != len(lasts):
@@ -91,31 +91,31 @@ def _paged(x: GivenCall, indptr: str, last: str) -> list[int]:
     return [max(0, (count - 1) * page + rest) if count else 0 for count, rest in zip(pages, lasts, strict=True)]
 
 
-def _decode(x: GivenCall) -> PosedProblem:
+def _decode(x: CallArguments) -> PosedProblem:
     """Padding, which graphs of fixed batch sizes have, is a request of one token."""
     kv = [max(1, length) for length in _paged(x, "indptr", "last_page_len")]
     sizes = {**_heads(x, "head_dim"), "page_size": x.number("page_size")}
     q = x.shape("q")[0] // len(kv)
-    asked = x.value("backend", "auto")
+    requested = x.value("backend", "auto")
     cores = bool(x.value("use_tensor_cores"))
-    backend = {"fa2": "fa2_tc" if cores else "fa2", "auto": "auto" if cores else "fa2"}.get(asked, asked)
+    backend = {"fa2": "fa2_tc" if cores else "fa2", "auto": "auto" if cores else "fa2"}.get(requested, requested)
     return _attention(x, DECODE, ([q] * len(kv), [max(q, length) for length in kv]), sizes, backend)
 
 
-def _prefill_paged(x: GivenCall) -> PosedProblem:
+def _prefill_paged(x: CallArguments) -> PosedProblem:
     kv = _paged(x, "paged_kv_indptr", "paged_kv_last_page_len")
     sizes = {**_heads(x, "head_dim_qk"), "page_size": x.number("page_size"), "causal": bool(x.value("causal"))}
     return _attention(x, PAGED, (x.numbers("qo_indptr"), kv), sizes, x.value("backend", "auto"))
 
 
-def _prefill_ragged(x: GivenCall) -> PosedProblem:
+def _prefill_ragged(x: CallArguments) -> PosedProblem:
     sizes = {**_heads(x, "head_dim_qk"), "causal": bool(x.value("causal"))}
     if "head_dim_vo" in x.all:
         sizes["head_dim_vo"] = x.number("head_dim_vo")
     return _attention(x, RAGGED, (x.numbers("qo_indptr"), x.numbers("kv_indptr")), sizes, x.value("backend", "auto"))
 
 
-def _mla(x: GivenCall) -> PosedProblem:
+def _mla(x: CallArguments) -> PosedProblem:
     q, kv = x.numbers("qo_indptr"), x.numbers("kv_len_arr")
     if len(set(q)) > 1:
         raise NoCaseError("no routine measures MLA with queries of different lengths")
@@ -125,14 +125,14 @@ def _mla(x: GivenCall) -> PosedProblem:
     return _attention(x, MLA, (q, kv), sizes, x.value("backend", "auto"))
 
 
-def _cached(x: GivenCall) -> dict[str, Any]:
+def _cached(x: CallArguments) -> dict[str, Any]:
     """Of a cache [pages, 2, KV heads, page, dim], or of two without the 2; HND unless it is said."""
     cache, (_, heads, width) = x.shape("kv_cache"), x.shape("query")
     kv_heads, page = cache[-3:-1] if x.value("kv_layout", "HND") == "HND" else cache[-3:-1][::-1]
     return {"num_qo_heads": heads, "num_kv_heads": kv_heads, "head_dim_qk": width, "page_size": page}
 
 
-def _native_decode(x: GivenCall) -> PosedProblem:
+def _native_decode(x: CallArguments) -> PosedProblem:
     lengths = x.numbers("seq_lens")
     q = x.shape("query")[0] // len(lengths)
     if x.has("cum_seq_lens_q") and set(x.numbers("cum_seq_lens_q")) != {q}:
@@ -140,19 +140,19 @@ def _native_decode(x: GivenCall) -> PosedProblem:
     return _attention(x, DECODE, ([q] * len(lengths), [max(q, one) for one in lengths]), _cached(x), NATIVE)
 
 
-def _native_prefill(x: GivenCall) -> PosedProblem:
+def _native_prefill(x: CallArguments) -> PosedProblem:
     sizes = {**_cached(x), "causal": x.value("causal", True)}
     return _attention(x, PAGED, (x.numbers("cum_seq_lens_q"), x.numbers("seq_lens")), sizes, NATIVE)
 
 
-def _native_mla(x: GivenCall) -> PosedProblem:
+def _native_mla(x: CallArguments) -> PosedProblem:
     (_, q, heads, _), lengths = x.shape("query"), x.numbers("seq_lens")
     sizes = {"head_dim_ckv": x.number("kv_lora_rank"), "head_dim_kpe": x.number("qk_rope_head_dim")}
     sizes |= {"page_size": x.shape("kv_cache")[-2], "num_qo_heads": heads}
     return _attention(x, MLA, ([q] * len(lengths), [max(q, one) for one in lengths]), sizes, NATIVE)
 
 
-def _product(x: GivenCall, routine: str, usual: str, names: tuple[str, str] = ("a", "b")) -> PosedProblem:
+def _product(x: CallArguments, routine: str, usual: str, names: tuple[str, str] = ("a", "b")) -> PosedProblem:
     """Activations [batch, m, k] and weights of as many columns, in whatever order they are stored; FP4 has two in one
     byte.
     """
@@ -176,11 +176,11 @@ def _product(x: GivenCall, routine: str, usual: str, names: tuple[str, str] = ("
     return posed(x, routine, params, effort, x.value("backend") or usual)
 
 
-def _says_type(x: GivenCall) -> bool:
+def _says_type(x: CallArguments) -> bool:
     return x.has("out") or any(isinstance(x.all.get(name), dict) for name in ("out_dtype", "dtype"))
 
 
-def _experts(x: GivenCall) -> PosedProblem:
+def _experts(x: CallArguments) -> PosedProblem:
     (tokens, hidden), (_, top_k) = x.shape("input"), x.shape("token_selected_experts")
     first, second = x.shape("fc1_expert_weights"), x.shape("fc2_expert_weights")
     in_fp8 = "deepseek_fp8_block_scale" if x.value("use_deepseek_fp8_block_scale") else "fp8"
@@ -204,7 +204,7 @@ def _experts(x: GivenCall) -> PosedProblem:
     return posed(x, "cutlass_fused_moe", {**params, "expert_counts": as_list(counts)}, effort, "cutlass")
 
 
-Reader = Callable[[GivenCall], PosedProblem]
+Reader = Callable[[CallArguments], PosedProblem]
 ROUTINES: dict[str, Reader] = {
     f"{DECODE}.run": _decode,
     f"{PAGED}.run": _prefill_paged,

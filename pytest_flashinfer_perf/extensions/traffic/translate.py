@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_flashinfer_perf.extensions.apis import special_cases
-from pytest_flashinfer_perf.extensions.apis.known import all_apis
+from pytest_flashinfer_perf.extensions.apis.lookup import all_apis
 from pytest_flashinfer_perf.extensions.apis.shapes import FLOATS
 from pytest_flashinfer_perf.extensions.apis.templates import Api, Declared
 from pytest_flashinfer_perf.extensions.traffic import forms
 from pytest_flashinfer_perf.extensions.traffic.problem import (
+    CallArguments,
     Effort,
-    GivenCall,
     NoCaseError,
     PosedProblem,
     posed,
@@ -30,7 +30,7 @@ TOUCHED = ("nnz_kv", "nnz", "num_tokens", "batch_size")
 ENOUGH_PAGES = 1024
 
 
-def problem(x: GivenCall) -> PosedProblem:
+def problem(x: CallArguments) -> PosedProblem:
     """What measures the call; raises NoCaseError."""
     try:
         return _problem(x, short(x.api))
@@ -38,7 +38,7 @@ def problem(x: GivenCall) -> PosedProblem:
         raise NoCaseError(f"its arguments do not have the form that this API's have: {error}") from error
 
 
-def _problem(x: GivenCall, name: str) -> PosedProblem:
+def _problem(x: CallArguments, name: str) -> PosedProblem:
     if name in ROUTINES:
         return ROUTINES[name](x)
     templates = [routine.api for routine in all_apis().values() if short(routine.api.path) == name]
@@ -55,11 +55,11 @@ def short(api: str) -> str:
     return f"{last}.{name}" if last[:1].isupper() else name
 
 
-def _by_template(x: GivenCall, api: Api) -> PosedProblem:
+def _by_template(x: CallArguments, api: Api) -> PosedProblem:
     """By the axes that shapes tell, and those that are arguments themselves; the others keep the template's default."""
-    known = _axes(x, api)
+    from_shapes = _axes(x, api)
     own = {axis.name: x.value(axis.name) for axis in api.axes if x.value(axis.name) is not None}
-    axes = {axis.name: value for axis in api.axes if (value := {**own, **known}.get(axis.name)) is not None}
+    axes = {axis.name: value for axis in api.axes if (value := {**own, **from_shapes}.get(axis.name)) is not None}
     lacking = [axis.name for axis in api.axes if axis.default is None and axis.name not in axes]
     if lacking:
         raise NoCaseError(f"the recorded shapes do not tell the axis {lacking[0]} of its trace template")
@@ -68,29 +68,29 @@ def _by_template(x: GivenCall, api: Api) -> PosedProblem:
         axes["num_pages"] = min(axes["num_pages"], max(ENOUGH_PAGES, touched))
     further = ",".join(f"{name}={value}" for name, value in _further(x, api, set(axes)))
     params = {**axes, "dtype": _dtype(x, api), "arguments": further or None}
-    made = posed(x, api.name, params, Effort(x.nbytes))
+    translated = posed(x, api.name, params, Effort(x.nbytes))
     forms.verify(x, api, params["dtype"])
-    return made
+    return translated
 
 
-def _axes(x: GivenCall, api: Api) -> dict[str, int]:
+def _axes(x: CallArguments, api: Api) -> dict[str, int]:
     """Raises NoCaseError where a shape is another one than is described, and no other input has its axes."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     shapes = [(one, _shape(x, api, one)) for one in api.inputs]
     for one, shape in shapes:
         for name, size in zip(one.dims, shape or (), strict=False):
             axis = name.removesuffix(special_cases.ONE_MORE)
             number = size - (axis != name)
-            if found.setdefault(axis, number) != number:
+            if sizes.setdefault(axis, number) != number:
                 raise NoCaseError(f"{one.argument} does not have the shape that its trace template describes")
-    untold = {axis.name for axis in api.axes} - found.keys()
+    unknown = {axis.name for axis in api.axes} - sizes.keys()
     for one, shape in shapes:
-        if shape is None and untold.intersection(one.dims):
+        if shape is None and unknown.intersection(one.dims):
             raise NoCaseError(f"{one.argument} has other dimensions than its trace template, {', '.join(one.dims)}")
-    return found
+    return sizes
 
 
-def _shape(x: GivenCall, api: Api, one: Declared) -> tuple[int, ...] | None:
+def _shape(x: CallArguments, api: Api, one: Declared) -> tuple[int, ...] | None:
     """As the template has it: of a tuple the element it means, of a cache with keys and values in one the keys; None
     for what has other dimensions.
     """
@@ -109,7 +109,7 @@ def _shape(x: GivenCall, api: Api, one: Declared) -> tuple[int, ...] | None:
     return shape if len(shape) == len(one.dims) else None
 
 
-def _dtype(x: GivenCall, api: Api) -> str | None:
+def _dtype(x: CallArguments, api: Api) -> str | None:
     """Of the first input, where its template does not say the same."""
     for one in api.inputs:
         for tensor in tensors_in(x.all.get(one.argument)):
@@ -118,9 +118,9 @@ def _dtype(x: GivenCall, api: Api) -> str | None:
     return None
 
 
-def _further(x: GivenCall, api: Api, known: set[str]) -> Iterator[tuple[str, Any]]:
+def _further(x: CallArguments, api: Api, inputs: set[str]) -> Iterator[tuple[str, Any]]:
     for name, value in x.call.items():
-        is_of_case = name in api.arguments and name not in known and name not in NOT_OF_A_CASE
+        is_of_case = name in api.arguments and name not in inputs and name not in NOT_OF_A_CASE
         if is_of_case and isinstance(value, (bool, int, float, str)):
             yield name, value
     if special_cases.DRAWN_FROM.keys() <= {*api.arguments}:

@@ -28,8 +28,8 @@ class Spec(NamedTuple):
 def specs(tuning_config: Any, inputs: Sequence[Any]) -> list[Spec]:
     """Those of inputs that are there, as some are optional."""
     bucket, declared = tuner().get_effective_map_to_tuning_buckets, tuning_config.dynamic_tensor_specs
-    made = (Spec(one.input_idx, one.dim_idx, bucket(tuning_config, nth)) for nth, one in enumerate(declared))
-    return [spec for spec in made if inputs[spec.inputs[0]] is not None]
+    all_specs = (Spec(one.input_idx, one.dim_idx, bucket(tuning_config, nth)) for nth, one in enumerate(declared))
+    return [spec for spec in all_specs if inputs[spec.inputs[0]] is not None]
 
 
 def of(specs: Sequence[Spec], shapes: Sequence[Any]) -> list[int]:

@@ -35,10 +35,10 @@ def verify_alive(device: Device, error: Exception) -> None:
 @contextmanager
 def _no_default_instead() -> Iterator[None]:
     """Raise if FlashInfer runs its default in place of a tactic that fails, of which it only warns (cuDNN's do so)."""
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as raised_warnings:
         warnings.simplefilter("always")
         yield
-    for warning in seen:
+    for warning in raised_warnings:
         if "falling back to default" in str(warning.message):
             raise UnfitError("fails", str(warning.message))
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from pytest_flashinfer_perf.api import formatting, share, thresholds
-from pytest_flashinfer_perf.extensions.tuner.found import (
+from pytest_flashinfer_perf.extensions.tuner.results import (
     DEFAULT,
     TUNE,
-    CaseFound,
+    CaseResult,
     LeftOut,
     TunerFinding,
 )
 
-FINE, FOUND, INCOMPLETE = 0, 1, 2
+FINE, FAILED, INCOMPLETE = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class TunerLimits:
     max_regret: Annotated[float | None, share] = None
 
 
-def findings(cases: Sequence[CaseFound], limits: thresholds.Thresholds) -> Iterator[TunerFinding]:
+def findings(cases: Sequence[CaseResult], limits: thresholds.Thresholds) -> Iterator[TunerFinding]:
     for case in cases:
         most = limits.limits(case.glob_names).get("max_regret")
         for way, name in grouped(case):
@@ -43,35 +43,35 @@ def findings(cases: Sequence[CaseFound], limits: thresholds.Thresholds) -> Itera
             yield TunerFinding("NOTE", glob, "[thresholds] has a limit for it, and it fits no case that was raced")
 
 
-def grouped(case: CaseFound) -> list[tuple[str, str]]:
+def grouped(case: CaseResult) -> list[tuple[str, str]]:
     """Ways with the tactic of each; fresh tunes that took the same one are told together."""
     others = [(way, name) for way, name in case.ways.items() if not way.startswith(TUNE)]
     each = Counter(case.tunes).most_common()
     return [*others, *((f"tuned, {number} of {len(case.tunes)}", name) for name, number in each)]
 
 
-def outside(case: CaseFound) -> int:
+def outside(case: CaseResult) -> int:
     """How many fresh tunes took a tactic that is not among the best."""
     return sum(name not in case.best for name in case.tunes)
 
 
-def _of_way(case: CaseFound, way: str, name: str, most: float | None) -> Iterator[TunerFinding]:
-    seen = case.tactic(name)
-    if seen is None:
+def _of_way(case: CaseResult, way: str, name: str, most: float | None) -> Iterator[TunerFinding]:
+    tactic = case.tactic(name)
+    if tactic is None:
         return
-    if seen.why and not seen.is_unfit:
-        yield TunerFinding("NOTE", case.case, f"{way} takes {name}: {seen.why}")
-    if seen.is_unfit:
-        yield TunerFinding("FAIL", case.case, f"{way} takes {name}, which is {seen.state}: {seen.why}")
-    elif most is not None and seen.regret is None:
+    if tactic.why and not tactic.is_unfit:
+        yield TunerFinding("NOTE", case.case, f"{way} takes {name}: {tactic.why}")
+    if tactic.is_unfit:
+        yield TunerFinding("FAIL", case.case, f"{way} takes {name}, which is {tactic.state}: {tactic.why}")
+    elif most is not None and tactic.regret is None:
         yield TunerFinding("UNJUDGED", case.case, f"max_regret = {100 * most:g}%: what {name} costs is not known")
-    elif most is not None and seen.regret and seen.regret.high > most:
-        sentence = f"max_regret = {100 * most:g}%: {way} takes {name}, {seen.regret.sentence}"
-        is_sure = seen.regret.low > most
+    elif most is not None and tactic.regret and tactic.regret.high > most:
+        sentence = f"max_regret = {100 * most:g}%: {way} takes {name}, {tactic.regret.sentence}"
+        is_sure = tactic.regret.low > most
         yield TunerFinding("FAIL" if is_sure else "NOTE", case.case, sentence + ", which may be less" * (not is_sure))
 
 
-def _of_questions(case: CaseFound) -> Iterator[TunerFinding]:
+def _of_questions(case: CaseResult) -> Iterator[TunerFinding]:
     if case.untuned:
         yield TunerFinding("NOTE", case.case, f"{', '.join(case.untuned)}: no entry covers it, the default is taken")
     for question in case.questions:
@@ -82,16 +82,19 @@ def _of_questions(case: CaseFound) -> Iterator[TunerFinding]:
             yield TunerFinding("NOTE" if len(case.tactics) > 1 else "UNJUDGED", case.case, sentence)
 
 
-def exit_code(cases: Sequence[CaseFound], left_out: Sequence[LeftOut], found: Sequence[TunerFinding]) -> int:
+def exit_code(cases: Sequence[CaseResult], left_out: Sequence[LeftOut], findings: Sequence[TunerFinding]) -> int:
     """1 if a way to choose is too slow or wrong, 2 if something failed or was not judged, or nothing was looked at."""
-    if any(one.fails for one in found):
-        return FOUND
-    failed = any(one.outcome == "failed" for one in left_out) or any(one.verdict == "UNJUDGED" for one in found)
+    if any(one.fails for one in findings):
+        return FAILED
+    failed = any(one.outcome == "failed" for one in left_out) or any(one.verdict == "UNJUDGED" for one in findings)
     return INCOMPLETE if failed or not cases else FINE
 
 
 def grown(
-    cases: Sequence[CaseFound], left_out: Sequence[LeftOut], before: Sequence[CaseFound], limits: thresholds.Thresholds
+    cases: Sequence[CaseResult],
+    left_out: Sequence[LeftOut],
+    before: Sequence[CaseResult],
+    limits: thresholds.Thresholds,
 ) -> Iterator[TunerFinding]:
     """Against an earlier report: defaults whose regret grew, and what vanished: runners, tactics and cases."""
     earlier = {case.case: case for case in before}
@@ -112,7 +115,7 @@ def grown(
         yield from _no_longer_rounded(case, old)
 
 
-def _worse(case: CaseFound, old: CaseFound, threshold: float) -> Iterator[TunerFinding]:
+def _worse(case: CaseResult, old: CaseResult, threshold: float) -> Iterator[TunerFinding]:
     """A default whose regret surely grew by more than the gate's threshold.
 
     The bounds are those of one process. Between two of identical code a tactic's level differs by up to 2 %:
@@ -126,7 +129,7 @@ def _worse(case: CaseFound, old: CaseFound, threshold: float) -> Iterator[TunerF
         yield TunerFinding("SLOWER", case.case, sentence)
 
 
-def _vanished(case: CaseFound, old: CaseFound) -> Iterator[TunerFinding]:
+def _vanished(case: CaseResult, old: CaseResult) -> Iterator[TunerFinding]:
     for what, names in (("runner", _runners), ("tactic", _offered)):
         gone = sorted(names(old) - names(case))
         if gone:
@@ -135,7 +138,7 @@ def _vanished(case: CaseFound, old: CaseFound) -> Iterator[TunerFinding]:
             yield TunerFinding("NOTE", case.case, sentence)
 
 
-def _no_longer_rounded(case: CaseFound, old: CaseFound) -> Iterator[TunerFinding]:
+def _no_longer_rounded(case: CaseResult, old: CaseResult) -> Iterator[TunerFinding]:
     """Of sizes between the tuner's buckets; what is so now is told of the case itself."""
     gone = {one.op: set(one.rounded) for one in old.questions}
     for question in case.questions:
@@ -143,16 +146,16 @@ def _no_longer_rounded(case: CaseFound, old: CaseFound) -> Iterator[TunerFinding
             yield TunerFinding("NOTE", case.case, f"no longer as in --base, {question.op}: {sentence}")
 
 
-def _runners(case: CaseFound) -> set[str]:
+def _runners(case: CaseResult) -> set[str]:
     return {runner for question in case.questions for runner in question.runners}
 
 
-def _offered(case: CaseFound) -> set[str]:
+def _offered(case: CaseResult) -> set[str]:
     """The answers to each question, as which of them were combined depends on their times."""
     return {answer for one in case.tactics for answer in one.tactic.split("; ")}
 
 
-def best_s(case: CaseFound) -> float:
+def best_s(case: CaseResult) -> float:
     """The median of the fastest, in seconds; infinite where nothing could be timed."""
     best = case.tactic(case.best[0]) if case.best else None
     return statistics.median(best.seconds) if best else float("inf")

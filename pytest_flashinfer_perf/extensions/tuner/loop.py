@@ -64,13 +64,13 @@ class TunerLoop:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         if session.testsfailed:  # pytest itself reports collection errors
             return None
-        found = ((item.nodeid, case) for item in session.items if (case := stash.case_of(item)) is not None)
-        cases = {case.identity.case: (test, case) for test, case in found}.values()
+        tests = ((item.nodeid, case) for item in session.items if (case := stash.case_of(item)) is not None)
+        cases = {case.identity.case: (test, case) for test, case in tests}.values()
         if not cases:
             raise pytest.UsageError("no tuner to look at: these arguments select no test with a case")
         self._verify()
-        known = {**provenance.versions(), "gpu_uuid": self._config.stash[stash.DEVICE].uuid}
-        versions = {name: v and str(v) for name, v in known.items()}
+        facts = {**provenance.versions(), "gpu_uuid": self._config.stash[stash.DEVICE].uuid}
+        versions = {name: v and str(v) for name, v in facts.items()}
         self._job.say("begins", versions=versions, cases=[case.identity.case for _, case in cases])
         try:
             for test, case in cases:
@@ -97,14 +97,14 @@ class TunerLoop:
         job.say("starts", case=name)
         try:
             with self._limit.of_one() if self._limit else nullcontext():
-                found = self._looked_at(test, case)
+                result = self._looked_at(test, case)
         except SpoiledError:
             raise
         except Exception as error:  # noqa: BLE001 - the other cases have tactics too
             contest.verify_alive(device, error)
-            found = {"outcome": "failed", "why": errors.in_one_line(error)}
+            result = {"outcome": "failed", "why": errors.in_one_line(error)}
         device.give_back_memory()
-        job.say("case", case=name, **found)
+        job.say("case", case=name, **result)
 
     def _looked_at(self, test: str, case: Case) -> dict[str, Any]:
         settings, device = self._config.stash[SETTINGS], self._config.stash[stash.DEVICE]
@@ -117,7 +117,7 @@ class TunerLoop:
             unchecked = replace(settings.checking, refcheck="off")
             call = RepeatedCase(case, settings.measuring, unchecked, device).call
             return {"picked": asdict(tactics.tuned(call))}
-        found = search.look_at(test, case, settings, device, self._job)
-        if found is None:
+        result = search.race_case(test, case, settings, device, self._job)
+        if result is None:
             return {"outcome": "skipped", "why": "it asks FlashInfer's tuner nothing"}
-        return {"found": asdict(found)}
+        return {"found": asdict(result)}

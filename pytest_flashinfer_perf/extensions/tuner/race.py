@@ -58,8 +58,8 @@ class Race:
         """
         for name in (*names, *self.kept):
             self.lanes.setdefault(name, Lane(name))
-        asked = dict.fromkeys((*self.kept, *names))
-        running = [name for name in asked if self.lanes[name].state in ("", "slower")]
+        by_turn = dict.fromkeys((*self.kept, *names))
+        running = [name for name in by_turn if self.lanes[name].state in ("", "slower")]
         for nth in range(1, MOST_ROUNDS + 1):
             running = self._one_round(running, left)
             if nth >= FIRST_LOOK and (self._is_enough(running := self._look(running)) or left() <= 0):
@@ -94,11 +94,11 @@ class Race:
         """Drop what is surely slower than the fastest of those that run."""
         if len(running) < 2:
             return running
-        seen = self._field(running)
+        field = self._field(running)
         for name in running:
-            if name not in self.kept and seen.is_slower(name, looks=MOST_ROUNDS):
+            if name not in self.kept and field.is_slower(name, looks=MOST_ROUNDS):
                 lane = self.lanes[name]
-                slower = seen.effect(seen.fastest, name)
+                slower = field.effect(field.fastest, name)
                 share = f"{100 * slower.change:.1f} %" if slower else "surely"
                 lane.state, lane.why = "slower", f"dropped after {len(lane.times)} rounds: {share} behind"
         return [name for name in running if not self.lanes[name].state or name in self.kept]
@@ -107,8 +107,8 @@ class Race:
         """Whether what is left can be told apart or hardly differs, and what is asked for is known well enough."""
         if len(running) < 2:
             return True
-        seen = self._field(running)
-        regrets = map(seen.regret, running)  # until one of them is not known well enough
+        field = self._field(running)
+        regrets = map(field.regret, running)  # until one of them is not known well enough
         return all(one is not None and (one.high - one.low) / (1 + one.seen) <= 2 * ENOUGH for one in regrets)
 
     def _field(self, names: Sequence[str]) -> Contestants:

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from pytest_flashinfer_perf.api import formatting
-from pytest_flashinfer_perf.extensions.tuner.found import CaseFound, Report
 from pytest_flashinfer_perf.extensions.tuner.judge import best_s, grouped, outside
+from pytest_flashinfer_perf.extensions.tuner.results import CaseResult, Report
 
 MOST_NAMES = 4  # of the best set
 
@@ -21,7 +21,7 @@ def lines(report: Report) -> Iterator[str]:
     yield from ("", *(one.line for one in report.findings))
 
 
-def of_case(case: CaseFound) -> Iterator[str]:
+def of_case(case: CaseResult) -> Iterator[str]:
     states = Counter(one.state for one in case.tactics)
     said = ", ".join(f"{number} {state}" for state, number in states.items())
     tactics, rounds = formatting.counted(len(case.tactics), "tactic"), formatting.counted(case.rounds, "round")
@@ -36,12 +36,12 @@ def of_case(case: CaseFound) -> Iterator[str]:
             yield f"  {one.state:<17}{one.tactic}: {one.why}"
 
 
-def best_set(case: CaseFound) -> str:
+def best_set(case: CaseResult) -> str:
     shown = ", ".join(case.best[:MOST_NAMES])
     return "{" + shown + f" and {len(case.best) - MOST_NAMES} more" * (len(case.best) > MOST_NAMES) + "}"
 
 
-def cost(case: CaseFound, name: str) -> str:
+def cost(case: CaseResult, name: str) -> str:
     """The regret of a tactic, in words."""
     if name in case.best:
         return "among the best"

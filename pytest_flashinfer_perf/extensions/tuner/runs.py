@@ -12,8 +12,8 @@ from typing import Any
 
 from pytest_flashinfer_perf.api import FlashinferPerfError, fields, file_io, formatting, printing, processes
 from pytest_flashinfer_perf.extensions.compare import sides
-from pytest_flashinfer_perf.extensions.tuner.found import TUNE, CaseFound, LeftOut
 from pytest_flashinfer_perf.extensions.tuner.loop import PLUGIN, SPOILED
+from pytest_flashinfer_perf.extensions.tuner.results import TUNE, CaseResult, LeftOut
 from pytest_flashinfer_perf.extensions.tuner.search import TuneJob
 
 MOST_PROCESSES = 50
@@ -35,43 +35,43 @@ class Runs:
     picks: dict[str, dict[str, Any]] = field(default_factory=dict)
     versions: dict[str, str | None] = field(default_factory=dict)
 
-    def cases(self) -> tuple[list[CaseFound], list[LeftOut]]:
+    def cases(self) -> tuple[list[CaseResult], list[LeftOut]]:
         """Tune as often as asked, then race: the cases with what was found, and those that were left out."""
         untuned = [left for nth in range(1, self.tunes + 1) for left in self._tuned(f"{TUNE}{nth}", f"tune-{nth}")]
         where = str(self.folder / "race.jsonl")
         events = self._ran(replace(self.job, output=where, picks=self.picks), "race")
-        cases = [fields.read(CaseFound, event["found"], where) for event in events if "found" in event]
+        cases = [fields.read(CaseResult, event["found"], where) for event in events if "found" in event]
         return cases, [*untuned, *(fields.read(LeftOut, event, where) for event in events if "outcome" in event)]
 
     def _tuned(self, way: str, name: str) -> list[LeftOut]:
         """Tune in a fresh process; the cases where that failed."""
-        found = self._ran(TuneJob(str(self.folder / f"{name}.jsonl"), tune=True), way)
-        for case in found:
+        ended = self._ran(TuneJob(str(self.folder / f"{name}.jsonl"), tune=True), way)
+        for case in ended:
             if "picked" in case:
                 self.picks.setdefault(case["case"], {})[way] = case["picked"]
-        failed = (case for case in found if case.get("outcome") == "failed")
+        failed = (case for case in ended if case.get("outcome") == "failed")
         return [LeftOut(case["case"], "failed", f"{way}: {case['why']}") for case in failed]
 
     def _ran(self, job: TuneJob, title: str) -> list[dict[str, Any]]:
         """Run the process to its end, and again without what it ended with, as long as it says what that is."""
-        found: dict[str, dict[str, Any]] = {}
+        by_case: dict[str, dict[str, Any]] = {}
         told = 0
         for nth in range(1, MOST_PROCESSES + 1):
             code, log = self._process(job, nth)
             events, why = _read(Path(job.output)), _ended(code, log)
-            found |= {event["case"]: event for event in events if event["event"] == "case"}
+            by_case |= {event["case"]: event for event in events if event["event"] == "case"}
             new, told = events[told:], len(events)
             if not new or (last := new[-1])["event"] not in TO_BLAME:
                 break
             if last["event"] != "tactic":
-                found[last["case"]] = _failed(last["case"], why)
-            job = replace(job, done=tuple(found), crashed=_blamed(job.crashed, last, why))
+                by_case[last["case"]] = _failed(last["case"], why)
+            job = replace(job, done=tuple(by_case), crashed=_blamed(job.crashed, last, why))
         if not events:
             raise TunerRunError(f"{title}: {why}, full log: {log}\n{processes.end(log, sides.LINES_OF_LOG)}")
-        self.versions, asked = events[0]["versions"], events[0]["cases"]
-        lost = [_failed(case, f"not looked at: {why}, full log: {log}") for case in asked if case not in found]
-        printing.say(f"{title}: {formatting.counted(len(found), 'case')}" + f", {len(lost)} lost" * bool(lost))
-        return [*found.values(), *lost]
+        self.versions, all_cases = events[0]["versions"], events[0]["cases"]
+        lost = [_failed(case, f"not looked at: {why}, full log: {log}") for case in all_cases if case not in by_case]
+        printing.say(f"{title}: {formatting.counted(len(by_case), 'case')}" + f", {len(lost)} lost" * bool(lost))
+        return [*by_case.values(), *lost]
 
     def _process(self, job: TuneJob, nth: int) -> tuple[int, Path]:
         log = Path(job.output).with_suffix(f".{nth}.log" if nth > 1 else ".log")
@@ -102,9 +102,9 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def _blamed(known: Mapping[str, Mapping[str, str]], last: Mapping[str, Any], why: str) -> dict[str, dict[str, str]]:
+def _blamed(crashes: Mapping[str, Mapping[str, str]], last: Mapping[str, Any], why: str) -> dict[str, dict[str, str]]:
     """With the tactic whose turn it was when the process ended."""
-    made = {case: dict(reasons) for case, reasons in known.items()}
+    blamed = {case: dict(reasons) for case, reasons in crashes.items()}
     if last["event"] == "tactic":
-        made.setdefault(last["case"], {})[last["tactic"]] = why
-    return made
+        blamed.setdefault(last["case"], {})[last["tactic"]] = why
+    return blamed

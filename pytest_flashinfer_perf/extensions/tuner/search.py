@@ -18,8 +18,8 @@ from pytest_flashinfer_perf.engine.autotune import Choice
 from pytest_flashinfer_perf.engine.repeated import RepeatedCase
 from pytest_flashinfer_perf.extensions.tuner import tactics
 from pytest_flashinfer_perf.extensions.tuner.contest import Contest
-from pytest_flashinfer_perf.extensions.tuner.found import DEFAULT, CaseFound, QuestionFound, TacticFound
 from pytest_flashinfer_perf.extensions.tuner.race import Lane, Race
+from pytest_flashinfer_perf.extensions.tuner.results import DEFAULT, CaseResult, QuestionResult, TacticResult
 from pytest_flashinfer_perf.extensions.tuner.tactics import Chosen, Tactic, TunerQuestion
 from pytest_flashinfer_perf.spec.case import Case
 
@@ -52,7 +52,7 @@ class TuneJob:
         file_io.append_whole(Path(self.output), f"{file_io.as_json({'event': event, **more})}\n")
 
 
-def look_at(test: str, case: Case, settings: Settings, device: Device, job: TuneJob) -> CaseFound | None:
+def race_case(test: str, case: Case, settings: Settings, device: Device, job: TuneJob) -> CaseResult | None:
     """Race every tactic that could be chosen; None where there is nothing to choose."""
     name = case.identity.case
     call = RepeatedCase(case, settings.measuring, settings.checking, device)
@@ -69,7 +69,7 @@ def look_at(test: str, case: Case, settings: Settings, device: Device, job: Tune
     if job.write and race.field.times:
         job.say("raced", case=name)
         tactics.write(call.call, held.entrants[race.field.fastest], job.write)
-    return CaseFound(
+    return CaseResult(
         case=name,
         test=test,
         family=case.routine.family,
@@ -82,7 +82,7 @@ def look_at(test: str, case: Case, settings: Settings, device: Device, job: Tune
         ways={way: tactic.name for way, tactic in ways.items()},
         untuned=tuple(way for way, one in chosen.items() if not one.is_covered),
         questions=tuple(
-            QuestionFound(one.op, tuple(sorted({choice.runner for choice in one.choices})), one.broken, one.rounded)
+            QuestionResult(one.op, tuple(sorted({choice.runner for choice in one.choices})), one.broken, one.rounded)
             for one in questions
         ),
     )
@@ -121,13 +121,13 @@ def _best_of(race: Race, question: TunerQuestion, offered: Sequence[Tactic]) -> 
     return [dict(one.answers)[question.op] for one in left[:MOST_OF_ONE]] or [question.default]
 
 
-def entries(race: Race) -> list[TacticFound]:
+def entries(race: Race) -> list[TacticResult]:
     """Everything that had a turn, or should have had one."""
     best = set(race.field.best) if race.field.times else set()
 
-    def entry(lane: Lane) -> TacticFound:
+    def entry(lane: Lane) -> TacticResult:
         regret = race.field.regret(lane.name) if lane.times else None
-        return TacticFound(
+        return TacticResult(
             lane.name,
             "best" if lane.name in best else lane.state or "slower",
             lane.why or (NOT_BESIDE if lane.times and regret is None else ""),

@@ -33,8 +33,8 @@ class Regret:
 
     @property
     def sentence(self) -> str:
-        low, seen, high = (100 * share for share in (self.low, self.seen, self.high))
-        return f"+{seen:.1f} % ({low:.1f} to {high:.1f})"
+        low, middle, high = (100 * share for share in (self.low, self.seen, self.high))
+        return f"+{middle:.1f} % ({low:.1f} to {high:.1f})"
 
 
 @dataclass(frozen=True)
@@ -72,20 +72,20 @@ class Contestants:
 
     def is_slower(self, name: str, looks: int = 1, than: str | None = None) -> bool:
         """Whether it is surely slower than the fastest or another, when all are compared, in each of so many looks."""
-        seen = self.effect(than or self.fastest, name)
-        return seen is not None and seen.bound(-1, self._risk / looks) > 0
+        effect = self.effect(than or self.fastest, name)
+        return effect is not None and effect.bound(-1, self._risk / looks) > 0
 
     def regret(self, name: str) -> Regret | None:
         """Its regret; None where it ran in no rounds with the best."""
         effects = [self.effect(other, name) for other in self.best if other != name]
-        seen = [effect for effect in effects if effect is not None]
+        comparable = [effect for effect in effects if effect is not None]
         if name == self.fastest and not effects:
             return Regret(0.0, 0.0, 0.0)
-        if not seen:
+        if not comparable:
             return None
-        low = 0.0 if name in self.best else max(effect.bound(-1, self._risk) for effect in seen)
-        high = max(effect.bound(1) for effect in seen)
-        middle = max((effect.change for effect in seen), default=0.0)
+        low = 0.0 if name in self.best else max(effect.bound(-1, self._risk) for effect in comparable)
+        high = max(effect.bound(1) for effect in comparable)
+        middle = max((effect.change for effect in comparable), default=0.0)
         shown = 0.0 if name == self.fastest else middle
         return Regret(*(math.expm1(max(0.0, share)) for share in (low, shown, high)))
 
@@ -96,23 +96,23 @@ class Contestants:
 
     def effect(self, before: str, after: str) -> core_effects.Effect | None:
         """How much slower `after` is than `before`, of the rounds that both ran in."""
-        seen = self._seen(before, after)
-        if seen is None:
+        replicates = self._replicates(before, after)
+        if replicates is None:
             return None
-        own = Noise(seen.variance, seen.df, "rounds")
+        own = Noise(replicates.variance, replicates.df, "rounds")
         blended = self._pool.blended(own.variance, own.df) if self._pool else own
-        unseen = noise.BETWEEN_PROCESSES_SD["cycles"] ** 2 + (self.tick_s / seen.before[0]) ** 2
-        rounds = len(seen.before)  # an effect's error becomes less with each of them, and what is unseen does not
-        return core_effects.Effect(seen, replace(blended, variance=blended.variance + rounds * unseen))
+        between_processes = noise.BETWEEN_PROCESSES_SD["cycles"] ** 2 + (self.tick_s / replicates.before[0]) ** 2
+        rounds = len(replicates.before)  # an effect's error becomes less with each of them, and what is unseen does not
+        return core_effects.Effect(replicates, replace(blended, variance=blended.variance + rounds * between_processes))
 
     @functools.cached_property
     def _pool(self) -> Noise | None:
         """The noise of all pairs with the fastest together, which is believed no more than a few rounds of a pair."""
-        seen = [self._seen(self.fastest, name) for name in self.times if name != self.fastest]
-        found = noise.pooled([(one.variance, one.df) for one in seen if one is not None])
-        return found and replace(found, df=min(found.df, MOST_BELIEVED))
+        pairs = [self._replicates(self.fastest, name) for name in self.times if name != self.fastest]
+        pool = noise.pooled([(one.variance, one.df) for one in pairs if one is not None])
+        return pool and replace(pool, df=min(pool.df, MOST_BELIEVED))
 
-    def _seen(self, before: str, after: str) -> core_effects.Replicates | None:
+    def _replicates(self, before: str, after: str) -> core_effects.Replicates | None:
         shared = sorted(self.times[before].keys() & self.times[after].keys())
         if len(shared) < FEWEST_ROUNDS:
             return None

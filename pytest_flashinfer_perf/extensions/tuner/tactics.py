@@ -69,21 +69,22 @@ class TunerQuestion:
 def questions(call: Callable[[], object]) -> tuple[TunerQuestion, ...]:
     """What the call asks the tuner when nothing is tuned. An operation that asks again is listed once."""
     buckets.tuner().clear_cache()
-    seen: dict[str, TunerQuestion] = {}
+    questions_by_op: dict[str, TunerQuestion] = {}
 
-    def told(op: str, answer: Choice, runners: Any, tuning_config: Any, inputs: Any) -> None:
+    def on_question(op: str, answer: Choice, runners: Any, tuning_config: Any, inputs: Any) -> None:
         listed, broken = _listed(runners, inputs)
         rounded = tuple(buckets.rounded(buckets.specs(tuning_config, inputs), runners, inputs))
-        seen.setdefault(op, TunerQuestion(op, answer, listed, broken, rounded))
+        questions_by_op.setdefault(op, TunerQuestion(op, answer, listed, broken, rounded))
 
-    _asked(call, told)
-    return tuple(seen.values())
+    _watch_questions(call, on_question)
+    return tuple(questions_by_op.values())
 
 
-def _asked(call: Callable[[], object], told: Callable[..., None]) -> None:
-    """Tell what the call asks the tuner, with the answer. The call is given the default, as an answer may fail.
+def _watch_questions(call: Callable[[], object], on_question: Callable[..., None]) -> None:
+    """Report each question of the call to the tuner, with its answer.
 
-    A default that raises is one tactic of the race, if what it answers is told by then.
+    The call itself gets the default, as an answer may fail. A default that raises is one tactic of the race, if its
+    answer was reported by then.
     """
     ops = []
 
@@ -91,7 +92,7 @@ def _asked(call: Callable[[], object], told: Callable[..., None]) -> None:
         def choose_one(custom_op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
             runner, tactic = ask(custom_op, runners, tuning_config, inputs, **kwargs)
             with patches.tuner_wrapped("choose_one", lambda _: ask):  # a runner may ask for its parts to list: no call
-                told(custom_op, Choice(_name(runner, runners), tactic), runners, tuning_config, inputs)
+                on_question(custom_op, Choice(_name(runner, runners), tactic), runners, tuning_config, inputs)
             ops.append(custom_op)
             return runners[0], -1
 
@@ -112,21 +113,21 @@ def _name(runner: Any, runners: Sequence[Any]) -> str:
     return type(runner).__name__ + f"#{nth}" * (nth > 1)
 
 
-def default(asked: Sequence[TunerQuestion]) -> Tactic:
-    return Tactic(tuple((question.op, question.default) for question in asked))
+def default(questions: Sequence[TunerQuestion]) -> Tactic:
+    return Tactic(tuple((question.op, question.default) for question in questions))
 
 
 def _listed(runners: Sequence[Any], inputs: Sequence[Any]) -> tuple[tuple[Choice, ...], tuple[str, ...]]:
     """What each runner lists for inputs of just this size; a runner that raises is named, not lost."""
-    found: dict[Choice, None] = {}
+    choices: dict[Choice, None] = {}
     broken = []
     for runner in runners:
         name = _name(runner, runners)
         try:
-            found |= {Choice(name, tactic): None for tactic in runner.get_valid_tactics(inputs, _profile(inputs))}
+            choices |= {Choice(name, tactic): None for tactic in runner.get_valid_tactics(inputs, _profile(inputs))}
         except Exception as error:  # noqa: BLE001 - whatever it raises
             broken.append(f"{name}: {errors.in_one_line(error)}")
-    return tuple(found), tuple(broken)
+    return tuple(choices), tuple(broken)
 
 
 def _profile(inputs: Sequence[Any]) -> Any:
@@ -168,23 +169,23 @@ def tuned(call: Callable[[], object]) -> Chosen:
 
 
 def _answers(call: Callable[[], object]) -> Chosen:
-    seen: dict[str, Choice] = {}
+    choices: dict[str, Choice] = {}
     hits: list[bool] = []
 
-    def told(op: str, answer: Choice, *_asked: Any) -> None:
-        seen[op] = answer
+    def told(op: str, answer: Choice, *_rest: Any) -> None:
+        choices[op] = answer
 
     def wrapped(search: Function) -> Function:
         def search_cache(*args: Any, **kwargs: Any) -> Any:
-            found = search(*args, **kwargs)
-            hits.append(bool(found[0]))
-            return found
+            hit = search(*args, **kwargs)
+            hits.append(bool(hit[0]))
+            return hit
 
         return search_cache
 
     with patches.tuner_wrapped("search_cache", wrapped):
-        _asked(call, told)
-    return Chosen(Tactic(tuple(seen.items())), bool(hits) and all(hits))
+        _watch_questions(call, told)
+    return Chosen(Tactic(tuple(choices.items())), bool(hits) and all(hits))
 
 
 def product(base: Tactic, among: dict[str, Sequence[Choice]]) -> list[Tactic]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pytest_flashinfer_perf.api import commands, file_io, formatting, options, printing, processes, run_file
 from pytest_flashinfer_perf.extensions.compare import judging, sides
-from pytest_flashinfer_perf.extensions.tuner import found, judge, report
-from pytest_flashinfer_perf.extensions.tuner.found import Report
+from pytest_flashinfer_perf.extensions.tuner import judge, report, results
+from pytest_flashinfer_perf.extensions.tuner.results import Report
 from pytest_flashinfer_perf.extensions.tuner.runs import Runs
 from pytest_flashinfer_perf.extensions.tuner.search import TuneJob
 
@@ -27,18 +27,18 @@ def main(arguments: Sequence[str]) -> int:
     args = parser().parse_args(own)
     limits = judging.in_settings(judging.settings(args)).thresholds
     _verify_files(args)
-    before = found.read(args.base, "--base").cases if args.base else ()
+    before = results.read(args.base, "--base").cases if args.base else ()
     folder, gpu = sides.folder(args.output, "tune-report"), sides.gpu(for_pytest)
     cache, write = (str(path.resolve()) if path else None for path in (args.cache, args.write_cache))
     runs = Runs(for_pytest, args.tunes, TuneJob(budget=args.budget, cache=cache, write=write), folder)
     with sides.alone_on(gpu):
         cases, left_out = runs.cases()
     findings = *judge.findings(cases, limits), *judge.grown(cases, left_out, before, limits)
-    made = Report(found.FORMAT, runs.versions, tuple(cases), tuple(left_out), findings)
-    file_io.write_json(folder / "tune-report.json", asdict(made))
+    tune_report = Report(results.FORMAT, runs.versions, tuple(cases), tuple(left_out), findings)
+    file_io.write_json(folder / "tune-report.json", asdict(tune_report))
     counted = formatting.counted(len(cases), "case")
-    printing.show([*report.lines(made), f"{counted}, tune-report.json and logs in {folder}"])
-    return judge.exit_code(cases, left_out, made.findings)
+    printing.show([*report.lines(tune_report), f"{counted}, tune-report.json and logs in {folder}"])
+    return judge.exit_code(cases, left_out, tune_report.findings)
 
 
 def _verify_files(args: argparse.Namespace) -> None:
@@ -53,7 +53,7 @@ def _verify_files(args: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = commands.parser_of(
+    result = commands.parser_of(
         "tune-report",
         "Time every tactic that FlashInfer's tuner could choose for these cases, and show what its choices "
         "cost: its default, what fresh processes tune, and what a cache file says. Exits with 0, with 1 if a choice is "
@@ -63,11 +63,11 @@ def parser() -> argparse.ArgumentParser:
         usage="[OPTIONS] -- PYTEST_ARGS",
     )
     race = "For the race of one case; what is in use has two rounds in any case. Default: %(default)g."
-    made.add_argument("--budget", type=options.SECONDS, default=30.0, metavar="SECONDS", help=race)
+    result.add_argument("--budget", type=options.SECONDS, default=30.0, metavar="SECONDS", help=race)
     fresh = "Fresh processes that tune. Default: %(default)s."
-    made.add_argument("--tunes", type=options.whole(0), default=5, metavar="N", help=fresh)
+    result.add_argument("--tunes", type=options.whole(0), default=5, metavar="N", help=fresh)
     for name, meaning in FILES.items():
-        made.add_argument(name, type=Path, metavar="FILE", help=meaning)
-    judging.add_output(made, "tune-report")
-    judging.add_settings(made)
-    return made
+        result.add_argument(name, type=Path, metavar="FILE", help=meaning)
+    judging.add_output(result, "tune-report")
+    judging.add_settings(result)
+    return result

@@ -74,12 +74,12 @@ def _shape(row: Row) -> tuple[Any, ...]:
 
 
 def lines(rows: Sequence[Row]) -> Iterator[str]:
-    found = compared(rows)
-    if found:
+    pairs = compared(rows)
+    if pairs:
         yield ""
         yield "vllm_decode: mean time of trtllm against the unquantised baseline"
         yield HEADINGS
-    for one in found:
+    for one in pairs:
         means = "".join(f"{formatting.duration(row.stats.mean):>10}" for row in (one.trtllm, one.baseline))
         note = " unlike precision" if one.unlike else ""
         yield f"  {one.trtllm.identity.shape:<30}{means}{100 * one.speedup:>8.1f}%{note}"

@@ -39,26 +39,26 @@ def answers(
         positions = torch.arange(count, device=q.device)[part]
         if len(positions):
             k, v = request.read()
-            seen = k.shape[1] - count + positions if causal else None
-            yield attend(q[request.rows][part], k, v, scale=scale, seen=seen)
+            last_token = k.shape[1] - count + positions if causal else None
+            yield attend(q[request.rows][part], k, v, scale=scale, last_token=last_token)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float, seen: Tensor | None) -> AttentionAnswer:
-    """Rows [rows, query heads, dim] over keys and values [KV heads, tokens, dim]; `seen` is each row's last token."""
+def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float, last_token: Tensor | None) -> AttentionAnswer:
+    """Rows [rows, query heads, dim] over keys and values [KV heads, tokens, dim]; `last_token` is each row's."""
     keys, values = k.float(), v.float()
     rows, tokens = q.shape[0], k.shape[1]
     step = max(1, SCORES_AT_ONCE // (q.shape[1] * tokens))
     parts = [slice(i, i + step) for i in range(0, rows, step)]
-    last = [None if seen is None else seen[part] for part in parts]
-    blocks = [_attend_rows(q[part], keys, values, scale, to) for part, to in zip(parts, last, strict=True)]
+    last_tokens = [None if last_token is None else last_token[part] for part in parts]
+    blocks = [_attend_rows(q[part], keys, values, scale, to) for part, to in zip(parts, last_tokens, strict=True)]
     return AttentionAnswer(torch.cat([block.out for block in blocks]), torch.cat([block.lse for block in blocks]))
 
 
-def _attend_rows(q: Tensor, k: Tensor, v: Tensor, scale: float, last_seen: Tensor | None) -> AttentionAnswer:
+def _attend_rows(q: Tensor, k: Tensor, v: Tensor, scale: float, last_token: Tensor | None) -> AttentionAnswer:
     grouped = q.float().unflatten(1, (k.shape[0], -1))
     scores = torch.einsum("shgd,htd->hgst", grouped, k) * scale
-    if last_seen is not None:
-        scores.masked_fill_(torch.arange(k.shape[1], device=q.device) > last_seen[:, None], -math.inf)
+    if last_token is not None:
+        scores.masked_fill_(torch.arange(k.shape[1], device=q.device) > last_token[:, None], -math.inf)
     lse = scores.logsumexp(-1) / math.log(2.0)
     out = torch.einsum("hgst,htd->shgd", scores.softmax(-1), v)
     return AttentionAnswer(out.flatten(1, 2), lse.permute(2, 0, 1).flatten(1, 2))
@@ -85,6 +85,6 @@ def read_pages(k: Tensor, v: Tensor, owned: Tensor, length: int) -> tuple[Tensor
 
 def joined(of_requests: Iterable[AttentionAnswer], v_scale: float, *, lse: bool) -> tuple[Tensor, ...]:
     """The requests one after the other, as the kernels write them."""
-    made = list(of_requests)
-    out = torch.cat([answer.out for answer in made]) * v_scale
-    return (out, torch.cat([answer.lse for answer in made])) if lse else (out,)
+    answers = list(of_requests)
+    out = torch.cat([answer.out for answer in answers]) * v_scale
+    return (out, torch.cat([answer.lse for answer in answers])) if lse else (out,)

@@ -163,10 +163,10 @@ class Lengths(NamedTuple):
         return list(zip(slices(self.q_indptr), slices(self.kv_indptr), strict=True))
 
 
-def draw(batch: int, longest: int, random: bool, rand: torch.Generator, given: str | None = None) -> Tensor:
+def draw(batch: int, longest: int, random: bool, rand: torch.Generator, lengths: str | None = None) -> Tensor:
     """The lengths that a list has; else random ones up to `longest`, or all of them `longest`."""
-    if given is not None:
-        return torch.tensor(listed(given), dtype=torch.int32, device=rand.device)
+    if lengths is not None:
+        return torch.tensor(listed(lengths), dtype=torch.int32, device=rand.device)
     if not random:
         return torch.full((batch,), longest, dtype=torch.int32, device=rand.device)
     return torch.randint(1, longest + 1, (batch,), dtype=torch.int32, device=rand.device, generator=rand)
@@ -180,10 +180,10 @@ def decode(p: AttentionParams, rand: torch.Generator) -> Tensor:
 def prefill(p: PrefillParams, rand: torch.Generator) -> Lengths:
     """The queries: the whole prompt if it is as long as its keys, else the end of a longer sequence."""
     on_cpu = torch.Generator().manual_seed(rand.initial_seed())
-    random, given = p.random_actual_seq_len, p.actual_seq_lens_kv
+    random, kv_lengths = p.random_actual_seq_len, p.actual_seq_lens_kv
     q = draw(p.batch_size, p.s_qo, random, on_cpu, p.actual_seq_lens_q)
-    same = p.s_qo == p.s_kv and given is None
-    kv = q if same else draw(p.batch_size, p.s_kv, random, on_cpu, given).maximum(q)
+    same = p.s_qo == p.s_kv and kv_lengths is None
+    kv = q if same else draw(p.batch_size, p.s_kv, random, on_cpu, kv_lengths).maximum(q)
     q, kv = q.to(rand.device), kv.to(rand.device)
     if p.empty_first:
         q, kv = (lens.index_fill(0, torch.zeros(1, dtype=torch.int64, device=lens.device), 0) for lens in (q, kv))
@@ -213,8 +213,8 @@ def average(lengths: Tensor) -> int:
 
 def unquantised(shape: tuple[int, ...], dtype: str, rand: torch.Generator) -> Tensor:
     """Draw in bfloat16 if the values are quantised to FP8 afterwards."""
-    made_in = torch.bfloat16 if is_fp8(dtype) else TORCH[dtype]
-    return torch.randn(shape, dtype=made_in, device=rand.device, generator=rand)
+    drawn_as = torch.bfloat16 if is_fp8(dtype) else TORCH[dtype]
+    return torch.randn(shape, dtype=drawn_as, device=rand.device, generator=rand)
 
 
 def normal(shape: tuple[int, ...], dtype: str, rand: torch.Generator) -> _narrow.PerTensor:

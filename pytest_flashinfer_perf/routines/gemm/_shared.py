@@ -115,7 +115,7 @@ def routine(
     dtype: str,
 ) -> Routine[P, X]:
     """Dense products, with a torch backend: `operands` are dequantised, and every tensor is read or written once."""
-    made = Routine(
+    declared = Routine(
         name,
         family="gemm",
         params=params,
@@ -129,8 +129,8 @@ def routine(
         rows=lambda p, x: edges(torch.arange(0, x.out.numel() // p.n + 1, p.m, device=x.out.device)),
         activations=lambda x: x.a,
     )
-    made.backend("torch")(lambda p, _x, _options: Built(lambda x: by_torch(x.out, operands(p, x)), "torch"))
-    return made
+    declared.backend("torch")(lambda p, _x, _options: Built(lambda x: by_torch(x.out, operands(p, x)), "torch"))
+    return declared
 
 
 def _reference(operands: Callable[[P, X], Operands], p: P, x: X, rows: Tensor | None = None) -> tuple[Tensor]:
@@ -246,16 +246,16 @@ def grouped_routine(
     dtype: str,
 ) -> Routine[G, Y]:
     """Like a dense routine, with operands of all rows [rows, k] and all weights [groups, n, k]."""
-    made = routine(name, params, inputs, operands, dtype)
-    made.rows = lambda _p, x: edges(x.m_indptr)
-    made.cost = lambda p, x: Cost(2 * x.out.numel() * p.k, _bytes(x), dtype)
-    made.footprint = lambda p: footprint(p, p.group_size)
+    declared = routine(name, params, inputs, operands, dtype)
+    declared.rows = lambda _p, x: edges(x.m_indptr)
+    declared.cost = lambda p, x: Cost(2 * x.out.numel() * p.k, _bytes(x), dtype)
+    declared.footprint = lambda p: footprint(p, p.group_size)
 
     def reference(p: G, x: Y, rows: Tensor | None = None) -> tuple[Tensor]:
         of_groups = operands(p, x).of_each(slices(x.m_indptr), rows)
         return (torch.cat([of_group.product() for _, of_group in of_groups]),)
 
-    @made.backend("torch")
+    @declared.backend("torch")
     def _torch(p: G, x: Y, _options: LaunchOptions) -> Built[Y]:
         groups = slices(x.m_indptr)  # on the host before anything is captured
 
@@ -265,8 +265,8 @@ def grouped_routine(
 
         return Built(launch, "torch")
 
-    made.reference = reference
-    return made
+    declared.reference = reference
+    return declared
 
 
 def _bytes(x: GroupedInputs) -> int:

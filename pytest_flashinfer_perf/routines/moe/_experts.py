@@ -97,8 +97,8 @@ def answer(
         weights = choices.weights[rows, slots, None]
         products = _times(layer.tokens[rows].to(dtype) @ layer.first(number).to(dtype).T, layer.by_first, number)
         between = layer.rounded(activated(products * weights if choices.on_input else products, activation))
-        made = _times(between.to(dtype) @ layer.second(number).to(dtype).T, layer.by_second, number).float()
-        total.index_add_(0, rows, made if choices.on_input else made * weights)
+        outputs = _times(between.to(dtype) @ layer.second(number).to(dtype).T, layer.by_second, number).float()
+        total.index_add_(0, rows, outputs if choices.on_input else outputs * weights)
     return total
 
 

@@ -145,9 +145,9 @@ class _Computation(Generic[M, X]):
         """Products of the choices that fall on experts here; these experts' weights once, and all the rest."""
         of_experts = sum(t.nbytes for t in _stored.of_experts(x.stored))
         around = sum(t.nbytes for t in tensors(x)) - of_experts
-        seen, per_choice = self.facts(p, x), 2 * (p.columns + p.local_intermediate) * p.hidden_size
-        used = seen["active_experts"] / len(p.here)
-        return Cost(seen["expert_tokens"] * per_choice, round(used * of_experts) + around, self.precision(p).dtype)
+        facts, per_choice = self.facts(p, x), 2 * (p.columns + p.local_intermediate) * p.hidden_size
+        used = facts["active_experts"] / len(p.here)
+        return Cost(facts["expert_tokens"] * per_choice, round(used * of_experts) + around, self.precision(p).dtype)
 
     def facts(self, p: M, x: X) -> Mapping[str, Any]:
         """The load of experts, and the bytes of intermediate values, which a fused kernel need not write."""
@@ -191,7 +191,7 @@ def routine(
 ) -> Routine[M, X]:
     """The reference and `torch` compute with the stored values; they differ in the type of 16-bit products."""
     computation = _Computation(choices, precision)
-    made = Routine(
+    declared = Routine(
         name,
         family="moe",
         params=params,
@@ -206,5 +206,5 @@ def routine(
         rows=computation.rows,
         activations=lambda x: x.stored.x,
     )
-    made.backend("torch")(computation.in_torch)
-    return made
+    declared.backend("torch")(computation.in_torch)
+    return declared

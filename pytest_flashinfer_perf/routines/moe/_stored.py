@@ -268,13 +268,13 @@ def _numbers(like: Tensor, *values: float) -> list[Tensor]:
 
 def _by_expert(weights: ExpertWeights, quantise: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     """The parts that `quantise` makes of an expert, of all experts: one after another in memory for all of them."""
-    made: list[Tensor] = []
+    of_all_experts: list[Tensor] = []
     for number, expert in enumerate(weights):
         parts = quantise(expert)
-        made = made or [part.new_empty(len(weights), *part.shape) for part in parts]
-        for of_all, part in zip(made, parts, strict=True):
+        of_all_experts = of_all_experts or [part.new_empty(len(weights), *part.shape) for part in parts]
+        for of_all, part in zip(of_all_experts, parts, strict=True):
             of_all[number] = part
-    return tuple(made)
+    return tuple(of_all_experts)
 
 
 def _to_fp8(x: Tensor) -> Tensor:

@@ -69,16 +69,6 @@ def test_the_verdict_does_not_depend_on_the_size_of_the_numbers(size):
     assert compare(wrong, answer(8).double() * size).rule
 
 
-def test_the_report_names_the_worst_element():
-    output = answer()
-    output[17, 5] += 10
-    found = compare(output, answer())
-    assert found.absolute.where == found.relative.where == (17, 5)
-    assert found.worst_abs == pytest.approx(10, rel=1e-3)
-    assert found.sentence.startswith("1 element differs by more than")
-    assert "worst at [17, 5]" in found.sentence
-
-
 def test_of_another_shape_there_is_no_more_to_say():
     found = compare(torch.zeros(3, 2), torch.zeros(2, 3))
     assert found.lines == (found.rule,) == ("shape (3, 2) instead of (2, 3)",)
@@ -191,21 +181,23 @@ def spoilt(*where, by):
 
 
 EXPLAINED = {
-    "by a scale: everything is multiplied by 2": 2 * block(),
-    "by a scale: everything is multiplied by -1": -block(),
-    "by a transposition: dimensions 1 and 2 are swapped": block().mT.reshape(4, 16, 24),
-    "by a transposition: dimensions 0 and 1 are swapped": block().transpose(0, 1).reshape(4, 16, 24),
-    "by a shift: what belongs at i of dimension 1 is at i+1": block().roll(1, 1),
-    "by a shift: what belongs at i of dimension 0 is at i-1": block().roll(-1, 0),
-    "by a region, [1:3, 4:6, 8:16], that is zero": spoilt(slice(1, 3), slice(4, 6), slice(8, 16), by=0),
-    "by a region, [3:4, 15:16, :], that is NaN, as before the call: it was not written": spoilt(3, -1, by=math.nan),
+    "explained by a scale: everything is multiplied by 2": 2 * block(),
+    "explained by a scale: everything is multiplied by -1": -block(),
+    "explained by a transposition: dimensions 1 and 2 are swapped": block().mT.reshape(4, 16, 24),
+    "explained by a transposition: dimensions 0 and 1 are swapped": block().transpose(0, 1).reshape(4, 16, 24),
+    "explained by a shift: what belongs at i of dimension 1 is at i+1": block().roll(1, 1),
+    "explained by a shift: what belongs at i of dimension 0 is at i-1": block().roll(-1, 0),
+    "explained by a region, [1:3, 4:6, 8:16], that is zero": spoilt(slice(1, 3), slice(4, 6), slice(8, 16), by=0),
+    "explained by a region, [3:4, 15:16, :], that is NaN, as before the call: it was not written": spoilt(
+        3, -1, by=math.nan
+    ),
+    "only a few elements are wrong": spoilt(1, 2, 3, by=10),
 }
 
 
 @pytest.mark.parametrize("explanation", EXPLAINED)
 def test_what_explains_a_wrong_answer_is_said(explanation):
-    found = compare(EXPLAINED[explanation], block())
-    assert found.report[-1] == f"explained {explanation}"
+    assert compare(EXPLAINED[explanation], block()).report[-1].startswith(explanation)
 
 
 def test_noise_has_no_explanation_and_its_size_is_told():
@@ -226,6 +218,8 @@ def test_the_worst_by_size_and_the_worst_for_its_row_are_both_told():
     found = compare(got, want)
     assert (found.absolute.where, found.relative.where) == ((1, 6), (0, 3))
     assert (found.worst_abs, found.worst_rel) == pytest.approx((100, 0.5))
+    assert found.sentence.startswith("2 elements differ by more than")
+    assert "worst at [1, 6]" in found.sentence
 
 
 @pytest.mark.parametrize("columns", [1, 4, 15])
@@ -238,12 +232,6 @@ def test_a_narrow_row_of_small_numbers_is_held_to_the_size_of_all(columns):
     tolerance = check.Tolerance(1e-3, 1e-3, 1e-3)
     assert compare(near, want, tolerance).rule == ""
     assert " differ" in compare(far, want, tolerance).rule
-
-
-def test_one_wrong_element_is_no_scale():
-    output = block()
-    output[1, 2, 3] += 10
-    assert compare(output, block()).report[-1].startswith("only a few elements are wrong")
 
 
 LOGARITHM = check.Tolerance(1e-3, 2e-3, 1e-3, absolute=3e-3)

@@ -1,3 +1,4 @@
+import argparse
 import re
 import shlex
 import subprocess
@@ -6,7 +7,7 @@ import zipfile
 from importlib import metadata
 
 import pytest
-from declared import here
+from declared import OPTIONS, here
 from documents import ROOT
 
 from pytest_flashinfer_perf import cli
@@ -92,6 +93,26 @@ def test_help_has_an_example_and_fits_into_the_terminal(command, capsys, monkeyp
     assert shlex.split(examples)[:2] == ["flashinfer-perf", command]
 
 
+def test_pytests_help_has_the_daily_options_and_says_where_the_others_are(session, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    told = re.findall(r"^FlashInfer.*\n(?:.+\n)+", session("--help").out, re.MULTILINE)
+    assert 20 < "\n".join(told).count("\n") <= 60
+    shown = set(re.findall(r"^  (--perf-[\w-]+)", "".join(told), re.MULTILINE))
+    assert shown == {name for name, option in OPTIONS.items() if option.daily}
+    assert all("flashinfer-perf options" in of_one.splitlines()[0] for of_one in told)
+
+
+def test_options_lists_all_of_them_or_those_with_a_word(capsys):
+    def listed(*word):
+        assert cli.main(["options", *word]) == 0
+        return set(re.findall(r"^  (--perf-[\w-]+)", capsys.readouterr().out, re.MULTILINE))
+
+    assert listed() == {name for name, one in OPTIONS.items() if one.keywords["help"] != argparse.SUPPRESS}
+    assert {"--perf-gate", "--perf-save-baseline"} <= listed("baseline") < listed()
+    assert cli.main(["options", "watermelon"]) == 2
+    assert "no option has 'watermelon'" in capsys.readouterr().err
+
+
 def test_the_version_is_the_installed_one(capsys):
     with pytest.raises(SystemExit) as done:
         cli.main(["--version"])
@@ -140,7 +161,7 @@ def test_a_command_that_measured_nothing_says_so_and_does_not_end_well(pytester,
     pytester.chdir()
     assert cli.main(ALL_SKIPPED[command]) == pytest.ExitCode.NO_TESTS_COLLECTED
     shown = capsys.readouterr().out.splitlines()
-    assert "    1  cudnn needs an NVIDIA GPU, this run is on the CPU" in shown
+    assert "    2  needs an NVIDIA GPU, this run is on the CPU (cudnn, cublas)" in shown
     assert "nothing was measured, for the reasons above" in shown
 
 

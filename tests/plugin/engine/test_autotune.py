@@ -63,11 +63,6 @@ def test_a_runner_is_known_by_its_backend():
     assert {runner: Choice(runner, 0).backend(known) for runner in backends} == backends
 
 
-def test_a_choice_reads_as_runner_and_tactic():
-    assert Choice("CudnnFp8GemmRunner", -1).sentence == "CudnnFp8GemmRunner default"
-    assert Choice("CudnnFp8GemmRunner", (7, 3)).sentence == "CudnnFp8GemmRunner (7, 3)"
-
-
 def test_what_is_no_cache_is_an_error(tmp_path):
     broken, absent = tmp_path / "broken.json", tmp_path / "absent.json"
     for text in ("{", "[]"):

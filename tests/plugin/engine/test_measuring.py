@@ -10,35 +10,7 @@ import pytest
 import torch
 from own_calls import drawn, seen
 
-from pytest_flashinfer_perf import check_answer
-from pytest_flashinfer_perf.engine.instruments import InstrumentError
 from pytest_flashinfer_perf.engine.refusals import CallError
-from pytest_flashinfer_perf.errors import FlashinferPerfError
-from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
-
-GEMM = "--routine mm_bf16 --m 4 --n 16 --k 32 --backends torch"
-
-
-def test_options_say_the_same(session):
-    of_64_bits = "must be a whole number of at most 64 bits"
-    for option, sentence in (
-        ("--perf-cold-l2=rot", "must be one of rotate, flush, none, got 'rot'"),
-        ("--perf-iters=0", "must be a whole number of at least 1, got '0'"),
-        ("--benchmark-max-time=nan", "--benchmark-max-time: must be a finite number of seconds of at least 0, got nan"),
-        ("--perf-seed=x", f"{of_64_bits}, got 'x'"),
-        (f"--perf-case={GEMM} --random_seed {10**20}", f"{of_64_bits}, got '{10**20}'"),
-    ):
-        done = session(option, test_own="def test_own(perf): pass")
-        assert (done.code, sentence in done.err) == (pytest.ExitCode.USAGE_ERROR, True)
-    seeds = (f"--perf-case={GEMM} --random_seed {seed}" for seed in (2**64 - 1, -(2**63)))
-    assert session(*seeds).outcomes["passed"] == 2
-    with pytest.raises(FlashinferPerfError, match=f"^seed {of_64_bits}, got {10**20}"):
-        check_answer("mm_bf16", "torch", mm_bf16.params(m=4, n=16, k=32), seed=10**20)
-
-
-def test_a_graph_on_a_cpu_is_an_error_and_not_left_out():
-    with pytest.raises(InstrumentError, match=r"^--perf-cuda-graph=on needs an NVIDIA GPU, this run is on the CPU$"):
-        seen(torch.neg, drawn(8), measuring={"cuda_graph": "on"})
 
 
 def test_calls_that_are_asked_for_are_made_even_if_placements_do_not_fit(monkeypatch):

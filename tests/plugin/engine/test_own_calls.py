@@ -60,24 +60,3 @@ def test_the_authors_lines_are_shown_and_none_of_ours_but_in_a_full_trace(sessio
     if style == "auto":
         done.says(*SHOWN.split("\n")[1:-1])
         session("-k", "test_function", "--full-trace").says("*measure.py:*", "*verification.py:*", "*test_own.py:*")
-
-
-PLANTED = """
-from pytest_flashinfer_perf.routines.gemm.bmm import bmm_bf16
-
-@bmm_bf16.backend("planted")
-def _planted(p, x, how):
-    raise LookupError("no such plan")
-"""
-BMM = """
-import pytest
-
-@pytest.mark.perf_cases("bmm_bf16", "--batch_size 1 --m 4 --n 16 --k 16")
-def test_bmm(perf, case): perf(case)
-"""
-
-
-def test_the_lines_of_a_backend_are_its_authors(session):
-    done = session("--perf-backends=planted", conftest=PLANTED, test_own=BMM)
-    done.says(">*perf(case)", ">*raise LookupError*", "E *LookupError: no such plan")
-    assert not re.search(r"pytest_flashinfer_perf.*\.py", done.out)

@@ -139,7 +139,7 @@ def test_where_kernels_wait_for_their_launches_it_is_the_host_that_is_seen(cpu, 
     found = of_samples(
         cpu, **{"samples": (1.0, 1.0), "instrument": "cupti", "observations": Observations(trace), **how}
     )
-    shown = " ".join(" ".join(terminal.lines([found], (), {})).split())
+    shown = " ".join(" ".join(terminal.lines([found], ())).split())
     assert (found.provenance.host_bound, " host " in shown) == (is_bound, is_bound)
     notes = [note for note in found.execution.notes if note.startswith("limited by the host: the GPU works in ")]
     assert all(f" % of a call, which has {launches} launches: --perf-cuda-graph=on" in note for note in notes)

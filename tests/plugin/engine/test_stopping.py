@@ -163,7 +163,7 @@ def test_a_long_call_is_made_once_and_the_row_and_the_table_say_so(session):
     done = session("--perf-device=cpu", "--benchmark-max-time=0.01", quick=False, test_long=LONG)
     assert done.outcomes == {"passed": 2}
     slow, marked = done["test_slow"], done["test_marked"]
-    assert [(row["stats"]["rounds"], row["options"]["max_time"]) for row in (slow, marked)] == [(1, 0.01), (26, 0.4)]
+    assert [(row["stats"]["rounds"], row["options"]["max_time"]) for row in (slow, marked)] == [(1, 0.01), (31, 0.4)]
     assert [slow["extra_info"][name] for name in ("warmups", "stopped", "status")] == [1, "wall time", "ok"]
     done.says(
         "*::test_slow * 100.0 ms *1 call", "1 case stopped early, after 1 call: their wall time was up, 10 times*"
@@ -185,3 +185,31 @@ def test_gaps_that_scatter_take_no_placements(known, placements, stopped, monkey
     timing = measure(lambda _: None, (torch.ones(4),), measuring=Measuring(instrument="cupti")).timing
     assert (len(timing.placements), timing.stopped) == (placements, stopped)
     assert timing.busy == ((50e-6,) * 50 if known else ())
+
+
+@pytest.mark.parametrize(("took", "timed"), [(0.0, 19), (6.0, 7), (60.0, 2)])
+def test_inputs_and_checks_are_part_of_the_wall_time_of_a_case(monkeypatch, took, timed):
+    """A second is kept for the timed calls."""
+    simulated = Simulated([0.4], name="wall")
+    monkeypatch.setitem(INSTRUMENTS, "wall", simulated)
+
+    def reference():
+        simulated._now += took
+        return torch.ones(4)
+
+    def function(out):
+        out.fill_(1)
+        return simulated.call()
+
+    how = Measuring(cold_l2="none", instrument="wall")
+    seen = measure(function, out=torch.empty(4), reference=reference, measuring=how).timing
+    assert len(seen.samples) == timed
+    assert simulated.now() < max(10, took + 3) + 1e-6
+
+
+def test_what_compiles_or_tunes_is_not_part_of_it():
+    now = iter((1.0, 2.0, 50.0, 53.0)).__next__
+    clock = stopping.CaseClock(now)
+    with clock.halted():
+        pass
+    assert clock.seconds == 53 - 1 - 48

@@ -15,7 +15,7 @@ from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.settings import project_file
 
-OWN, BACKEND = DOCS / "own-kernel.md", DOCS / "add-a-backend.md"
+OWN, BACKEND = DOCS / "write-kernels.md", DOCS / "add-a-backend.md"
 PREFILL = (
     "--routine BatchPrefillWithPagedKVCacheWrapper --backends torch --page_size 4 --batch_size 1 --s_qo 4 --s_kv 8 "
     "--num_qo_heads 2 --num_kv_heads 1 --head_dim_qk 16"

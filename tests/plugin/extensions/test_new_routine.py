@@ -10,7 +10,7 @@ import support_matrix
 from documents import DOCS, QUICK, ROOT, blocks, commands_of
 
 from pytest_flashinfer_perf import cli, routines
-from pytest_flashinfer_perf.routines import gemm, moe
+from pytest_flashinfer_perf.routines import gemm
 
 ADDED = "tinygemm_bf16"
 TESTS = ROOT / "tests"
@@ -49,7 +49,7 @@ def documented(added):
 
 @pytest.mark.usefixtures("documented")
 def test_a_new_gemm_is_collected_measured_searched_and_listed(pytester, capsys):
-    listed, measured, searched, repeated, _ = (command[1:] for command in commands_of(DOCS / "add-a-routine.md"))
+    _, listed, measured, searched, repeated, _ = (words[1:] for words in commands_of(DOCS / "add-a-routine.md"))
     assert measured[0] == searched[0] == "tests/gemm"
     quick = [str(TESTS / "gemm"), "--import-mode=importlib", *QUICK]
     pytester.runpytest(*measured[1:], *quick, "--benchmark-json=run.json").assert_outcomes(passed=5, skipped=5)
@@ -68,31 +68,4 @@ def test_a_new_gemm_has_lines_in_testlists_and_in_the_support_matrix(pytester, d
     pytester.path.joinpath("lines.txt").write_text(f"--routine {ADDED} --m 4 --n 32 --k 64 --backends torch tinygemm\n")
     pytester.runpytest("lines.txt", *QUICK).assert_outcomes(passed=1, skipped=1)
     table = "\n".join(support_matrix.routine_lines(documented, Counter()))
-    assert table == f"| `{ADDED}` | tinygemm | - | - | x | x | x | x | x |"
-
-
-@pytest.mark.usefixtures("documented")
-def test_the_tests_of_all_gemms_plant_their_faults_in_a_new_one(pytester, monkeypatch):
-    command = next(
-        words for words in commands_of(DOCS / "add-a-routine.md") if "tests/plugin/routines/test_gemm.py" in words
-    )
-    files = [ROOT / word for word in command if word.startswith("tests/plugin/")]
-    for name in [*sys.modules]:
-        if name.rpartition(".")[2] in {"gemms", *(file.stem for file in files)}:
-            monkeypatch.delitem(sys.modules, name)  # their lists are made when they are imported
-    outcome = pytester.runpytest(*files, "-k", ADDED, "-v", "--import-mode=importlib", "-p", "no:cacheprovider")
-    assert outcome.parseoutcomes().keys() == {"passed", "deselected"}
-    ran = outcome.stdout.str()
-    for fault in ("dropped bias", "one tile off", "last tile lost", "bfloat16-zeros"):
-        assert f"[{ADDED}-{fault}]" in ran
-    for test in ("what_the_operands_mean", "fit_the_librarys_signature", "librarys_own_reference_agrees"):
-        assert test in ran
-
-
-def test_a_new_moe_is_collected_and_measured(pytester, added):
-    source = (ROOT / "pytest_flashinfer_perf" / "routines" / "moe" / "cutlass.py").read_text()
-    added(moe, "other_fused_moe", source.replace('routine("cutlass', 'routine("other'))
-    arguments = ["--perf-suite=smoke", "--perf-backends=torch", "-k", "other_fused_moe"]
-    outcome = pytester.runpytest(str(TESTS / "moe"), *arguments, "--import-mode=importlib", *QUICK)
-    assert outcome.parseoutcomes().keys() == {"passed", "deselected"}
-    assert outcome.parseoutcomes()["passed"] > 3
+    assert table == f"| `{ADDED}` | all but A100, L40S | tinygemm |"

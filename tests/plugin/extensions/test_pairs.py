@@ -99,7 +99,7 @@ REFUSED = (
     (("--perf-record",), ("--perf-resume",), 4, "runs a program anew: leave out --perf-resume"),
     (("--perf-record",), ("--perf-case",), 4, "which are of no case: leave out --perf-case"),
     (("--perf-record",), FUZZ, 4, "which have no shapes to search: leave out --perf-fuzz"),
-    (("--perf-cover",), ("--perf-model", "--perf-step"), 4, "a recording and --perf-model have a sum each"),
+    (("--perf-cover",), ("--perf-model", "--perf-step"), 4, "a recording and --perf-model each have a sum"),
     (("--perf-strict-skips",), (*DATA_SET, "--perf-trace-output"), 1, "--perf-strict-skips=* does not allow this skip"),
 )
 MOST = 8  # options of one session

@@ -1,6 +1,5 @@
 """Scripts beside the package: each can be imported, and what measures or judges without a GPU does."""
 
-import re
 import runpy
 import subprocess
 import sys
@@ -19,18 +18,11 @@ def test_a_script_can_be_imported(name):
 
 
 @pytest.mark.more
-@pytest.mark.parametrize(
-    ("name", "arguments", "said"),
-    [
-        ("consumers.py", "--dry-run", "nights: 20 runs"),
-        ("empty_environment.py", "--here", "make Markdown of it"),
-    ],
-)
-def test_what_starts_processes_of_its_own_ends_well(name, arguments, said):
-    words = [sys.executable, str(SCRIPTS[name]), arguments]
+def test_what_a_newcomer_does_ends_well():
+    words = [sys.executable, str(SCRIPTS["empty_environment.py"]), "--here"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(said, done.stdout)
+    assert "make Markdown of it" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -81,12 +81,15 @@ def test_fewer_than_five_calls_decide_nothing(rounds, processes, few):
         assert "has 4 timed calls, and fewer than 5 decide nothing" in judged.sentence
 
 
-def test_busy_rows_are_left_out_where_others_remain():
+@pytest.mark.parametrize(("paired", "before"), [(False, (100e-6, 101e-6)), (True, (100e-6,))])
+def test_busy_rows_are_left_out_where_others_remain(paired, before):
+    """And what was measured next to them."""
     base = [run(timed(us), source=f"b{us}") for us in (100.0, 101.0)]
     head = [run(timed(us, contention=how), source=f"h{us}") for us, how in ((300.0, QUIET), (9000.0, BUSY))]
-    [judged] = judge(base, head, rules()).cases
+    [judged] = judge(base, head, rules(paired=paired)).cases
     assert (judged.verdict, judged.case.left_out) == (Verdict.SLOWER, 1)
-    assert judged.effects[0].replicates.after == (300e-6,)
+    compared = judged.effects[0].replicates
+    assert (compared.before, compared.after) == (pytest.approx(before), (300e-6,))
     assert "1 measurement left out: this machine was busy" in " ".join(words.remarks(judged))
 
 

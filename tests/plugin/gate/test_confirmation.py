@@ -146,23 +146,18 @@ def test_speeds_have_the_unit_of_what_is_compared():
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "verdict"),
+    ("before", "after", "reason"),
     [
-        ((100, 100.1, 99.9, 100, 100.2), (150, 150.2, 149.9, 100.1, 150), "AMBIGUOUS"),
-        ((150, 150.1, 149.8, 100, 150), (100, 100.1, 100.2, 100, 99.9), "AMBIGUOUS"),
-        ((100, 100.1, 99.9, 100, 100.2), (150, 150.2, 149.9, 150.1, 150), "SLOWER"),
-        ((100, 100.1, 99.9, 150, 100.2), (200, 200.2, 199.9, 300, 200), "SLOWER"),  # twice, on both levels
+        ((100, 100.1, 99.9, 100, 100.2), (150, 150.2, 149.9, 100.1, 150), "two-speeds"),
+        ((150, 150.1, 149.8, 100, 150), (100, 100.1, 100.2, 100, 99.9), "two-speeds"),
+        ((100, 100.1, 99.9, 100, 100.2), (150, 150.2, 149.9, 150.1, 150), "slower"),
+        ((100, 100.1, 99.9, 150, 100.2), (200, 200.2, 199.9, 300, 200), "slower"),  # twice, on both levels
     ],
 )
-@pytest.mark.parametrize("paired", [False, True])
-def test_processes_of_two_speeds_are_compared_by_neither(before, after, verdict, paired):
+def test_processes_of_two_speeds_are_compared_by_neither(before, after, reason):
     base, head = ([run(row(us=us, instrument="wall"), source=f"{us}") for us in side] for side in (before, after))
-    [judged] = judge(base, head, rules(paired=paired)).cases
-    if paired and verdict == "SLOWER" and 300 in after:
-        return  # the pair of a fast and a slow one says nothing of the code
-    assert judged.verdict.value == verdict
-    if verdict == "AMBIGUOUS":
-        assert judged.reason in ("two-speeds", "not-significant")
+    [judged] = judge(base, head, rules()).cases
+    assert judged.reason == reason
 
 
 def test_what_is_slower_by_right_on_recorded_rows_is_confirmed(pytestconfig):

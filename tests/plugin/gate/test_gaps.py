@@ -11,9 +11,10 @@ from made import row, run
 from verdicts import rules, verdict
 
 from pytest_flashinfer_perf.gate import effects, figures, words
-from pytest_flashinfer_perf.gate.effects import Domain
+from pytest_flashinfer_perf.gate.effects import Domain, Effect, Replicates
 from pytest_flashinfer_perf.gate.judge import contradicts, judge
 from pytest_flashinfer_perf.gate.match import Reason
+from pytest_flashinfer_perf.gate.noise import Noise
 from pytest_flashinfer_perf.gate.verdict import Verdict
 
 SAME = ("SAME", "within-threshold", 0)
@@ -251,6 +252,17 @@ def test_what_both_see_is_not_contradicted_and_what_one_sees_alone_is(us, change
 
     assert not contradicted(change, change)
     assert contradicted(1.2 * change if change > 1 else change / 1.2, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("shown", "sd", "expected"), [(0.009, 1e-3, True), (0.009, 4e-3, False), (-0.02, 4e-3, True), (0.011, 1e-3, False)]
+)
+def test_a_witness_that_shows_less_than_half_contradicts_beyond_the_noise_of_both(shown, sd, expected):
+    claim, witness = (
+        Effect(Replicates("time", "memory", (1.0,), (math.exp(change),), paired=False), Noise(sd**2, 1e6, "pooled"))
+        for change in (0.02, shown)
+    )
+    assert contradicts(witness, claim) is expected
 
 
 ON_STREAMS = st.lists(st.sampled_from((0.0, 0.1, 1.2, 1.6)), min_size=3, max_size=3).flatmap(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from made import plain, row, run
 from verdicts import rules, verdict
 
+from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.verdict import Verdict
 
@@ -57,6 +58,11 @@ ONE_AGAINST_ONE = {
 )
 def test_one_run_against_one(before, after, held_to, expected):
     assert verdict(before, after, rules(**held_to)) == expected
+
+
+def test_another_clock_is_said_to_be():
+    assert list(words.clock_moved(1.8, 1.53)) == ["SM clock 1.80 -> 1.53 GHz"]
+    assert list(words.clock_moved(1.8, 1.79)) == []
 
 
 def test_a_compute_bound_case_is_judged_in_cycles_and_a_memory_bound_one_in_time():

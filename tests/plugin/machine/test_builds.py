@@ -1,6 +1,7 @@
 """What FlashInfer's compiler says of a module that does not compile."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from toolkit import Toolkit
@@ -76,9 +77,7 @@ def test_the_first_error_is_the_compilers(output, error):
 
 
 def test_other_errors_of_a_build_are_left_alone(monkeypatch):
-    class Spec:
-        name, build_dir, ninja_path = "m", "/c/m", "/c/m/build.ninja"
-
+    spec = SimpleNamespace(name="m", build_dir="/c/m", ninja_path="/c/m/build.ninja")
     said = iter([RuntimeError("no CUDA"), RuntimeError(f"Ninja build failed. Ninja output:\n{FAILED}x: error: y")])
 
     def build(_spec):
@@ -87,9 +86,18 @@ def test_other_errors_of_a_build_are_left_alone(monkeypatch):
     monkeypatch.setattr(builds, "broken", {})
     watched = builds._watched(build)
     with pytest.raises(RuntimeError, match=r"^no CUDA$"):
-        watched(Spec())
+        watched(spec)
+    sentence = r"m does not compile: x: error: y\n.*: ninja -C /c/m -f /c/m/build.ninja"
     for _ in range(2):
-        with pytest.raises(
-            CompileError, match=r"m does not compile: x: error: y\n.*: ninja -C /c/m -f /c/m/build.ninja"
-        ):
-            watched(Spec())
+        with pytest.raises(CompileError, match=sentence):
+            watched(spec)
+
+
+def test_a_command_is_told_what_is_compiled_and_not_what_is_there():
+    begun, build = [], builds._watched(lambda spec: spec.name)
+    forget = builds.tell(begun.append)
+    specs = [SimpleNamespace(name="gemm", is_compiled=False), SimpleNamespace(name="decode", is_compiled=True)]
+    assert list(map(build, specs)) == ["gemm", "decode"]
+    forget()
+    assert build(specs[0]) == "gemm"
+    assert begun == ["gemm"]

@@ -135,5 +135,5 @@ def test_a_system_without_counters_says_that_it_does_not_know(monkeypatch):
     with watch.watched():
         pass
     seen = load.during([watch])
-    assert (seen.unknown, seen.share, seen.is_busy) == (load.NOT_KNOWN, 0.0, False)
+    assert (seen.unknown, seen.share, seen.is_busy) == (load.LOAD_UNKNOWN, 0.0, False)
     assert Contention(seconds=1.0, cores=2, waited=0.0).unknown == ""

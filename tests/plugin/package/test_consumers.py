@@ -1,26 +1,13 @@
-"""What this project writes, as the tools read it that it is for; the table of them is in docs/formats.md."""
+"""What this project writes, as the tools read it that it is for; those of docs/formats.md among them."""
 
 import pytest
 
 OWN = """
-import pytest
 import torch
 
 def test_neg(perf): perf.time(torch.neg, torch.ones(1 << 12), flops=1 << 12, bytes=1 << 15)
-def test_without_work(perf): perf.time(torch.neg, torch.ones(8))
-def test_skips(perf): pytest.skip("not here")
 def test_plain(): pass
 """
-OUTCOMES = {"passed": 3, "skipped": 1}
-either = pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
-
-
-@pytest.fixture
-def own(session):
-    """A session of the tests above, beside others."""
-    return lambda *options, test_own=OWN, **more: session(*options, test_own=test_own, **more)
-
-
 GIVEN = """
 from hypothesis import given, strategies
 
@@ -31,7 +18,7 @@ def test_sorted(benchmark): benchmark.pedantic(sorted, args=[[2, 1]])
 """
 
 
-@either
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
 def test_hypothesis_shows_its_statistics_and_plain_benchmarks_their_profile(session, workers):
     options = ("--hypothesis-show-statistics", "--benchmark-cprofile=tottime")
     done = session(*workers, *options, test_given=GIVEN, process=True)
@@ -40,8 +27,8 @@ def test_hypothesis_shows_its_statistics_and_plain_benchmarks_their_profile(sess
     assert [name for name, row in done.rows.items() if row.get("cprofile")] == ([] if workers else ["test_sorted"])
 
 
-def test_a_profile_is_never_of_a_placeholder(own):
-    done = own("--benchmark-cprofile=tottime")
-    assert done.outcomes == OUTCOMES
+def test_a_profile_is_never_of_a_placeholder(session):
+    done = session("--benchmark-cprofile=tottime", test_own=OWN)
+    assert done.outcomes == {"passed": 2}
     assert not [row for row in done.rows.values() if row.get("cprofile")]
     done.says("--benchmark-cprofile: nothing of tests with perf,*")

@@ -118,12 +118,6 @@ def test_the_core_imports_no_extension():
     assert list(known_extensions(SOURCES)) == []
 
 
-def test_an_extension_that_is_imported_is_named():
-    known = f"if TYPE_CHECKING: from {EXTENSIONS}.planted import search"
-    planted = {**SOURCES, f"{EXTENSIONS}.planted": "", f"{PACKAGE}.gate.x": known}
-    assert list(known_extensions(planted)) == [("gate/x.py", "planted")]
-
-
 def test_what_times_a_call_and_what_reads_a_row_need_no_pytest():
     roots = {name: {one.partition(".")[0] for one in imported(text)} for name, text in SOURCES.items()}
     assert [file(name) for name in roots if room(name) in ("engine", "rows") and "pytest" in roots[name]] == []
@@ -252,13 +246,6 @@ def test_an_import_of_what_lies_above_and_one_back_are_named(form):
     assert circle(modules) is None
     modules[f"{PACKAGE}.cli"] = f"from {PACKAGE}.gate import x"
     assert {*re.findall(r"[\w/]+\.py", circle(modules))} == {"gate/x.py", "cli/__init__.py"}
-
-
-def test_a_planted_arrow_is_found_among_all():
-    lowest = [name for name in sorted(SOURCES) if room(name) and height(name) == min(HEIGHT.values())]
-    name = next(name for name in lowest if name not in TYPES_ALONE)
-    planted = {**SOURCES, name: f"{SOURCES[name]}\nimport {PACKAGE}.cli\n"}
-    assert [sentence.split(" imports ")[0] for sentence in upward(planted)] == [file(name)]
 
 
 def test_the_tests_have_the_rooms_of_the_package():

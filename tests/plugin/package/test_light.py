@@ -1,27 +1,24 @@
 """Without torch, runs are compared and published, and what measures says in a sentence what to install.
 
-In this environment, where what the extras bring is kept from being found; and by the wheel in an environment of its
-own, that has what its metadata require and nothing else.
+What the extras bring is kept from being found; but for xdist, which is a plugin of pytest's own.
 """
 
 import json
 import os
 import subprocess
 import sys
-import venv
-from importlib import metadata
 
 import pytest
 from declared import here
 from documents import ROOT
-from packaging.requirements import Requirement
 
 RUN = str(ROOT / "evidence" / "h200-run.json")
 HIDING = """
 from importlib.machinery import PathFinder
 
 find = PathFinder.find_spec
-hidden = ("torch", "triton", "flashinfer", "hypothesis", "jinja2", "vl_convert", "pandas")
+hidden = {"torch", "triton", "flashinfer", "filelock", "cuda", "cupti", "pynvml", "hypothesis", "pandas"}
+hidden |= {"jinja2", "vl_convert", "flashinfer_bench", "pydantic", "yaml", "safetensors"}
 
 def find_spec(cls, name, path=None, target=None):
     return None if name.partition(".")[0] in hidden else find(name, path, target)
@@ -30,51 +27,17 @@ PathFinder.find_spec = classmethod(find_spec)
 """
 
 
-def needed(distribution):
-    """The installed distributions that one requires, and those that they require, without extras."""
-    there = {}
-    for asked in map(Requirement, distribution.requires or ()):
-        if asked.marker is None or asked.marker.evaluate({"extra": ""}):
-            one = metadata.distribution(asked.name)
-            there |= {asked.name: one, **needed(one)}
-    return there
-
-
-def of_the_wheel(work):
-    """The Python of an environment in which the wheel is installed."""
-    pytest.importorskip("hatchling")
-    venv.create(work / "env", symlinks=True)
-    [site] = (work / "env").glob("lib/python*/site-packages")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", work]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    python = work / "env" / "bin" / "python"
-    install = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "--quiet"]
-    subprocess.run([*install, *work.glob("*.whl")], check=True, capture_output=True)
-    [ours] = map(metadata.Distribution.at, site.glob("pytest_flashinfer_perf-*.dist-info"))
-    for one in needed(ours).values():
-        for top in {file.parts[0] for file in one.files if file.parts[0] not in ("..", "__pycache__")}:
-            (site / top).symlink_to(one.locate_file(top))
-    return python
-
-
-@pytest.fixture(scope="module", params=["hidden", pytest.param("wheel", marks=pytest.mark.more)])
-def light(request, tmp_path_factory):
-    """A Python without torch, and where it looks for modules."""
-    work = tmp_path_factory.mktemp("light")
-    if request.param == "wheel":
-        return of_the_wheel(work), ""
-    (work / "sitecustomize.py").write_text(HIDING)
-    return sys.executable, os.pathsep.join([str(work), str(ROOT)])
-
-
 @pytest.fixture
-def run(light, tmp_path):
-    python, path = light
+def run(tmp_path):
+    """Starts a Python without them."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(HIDING)
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
-    env |= {"PYTHONPATH": path, "PYTEST_ADDOPTS": "-p no:hypothesispytest"}
+    env |= {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)]), "PYTEST_ADDOPTS": "-p no:hypothesispytest"}
 
     def start(*words):
-        command = [str(python), "-W", "ignore", *words]
+        command = [sys.executable, "-W", "ignore", *words]
         return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
 
     return start

@@ -4,9 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-import fair_timeout
 import pytest
 from documents import ROOT
 
@@ -25,7 +23,7 @@ def planned(tmp_path):
     return plan
 
 
-@pytest.mark.parametrize(("target", "extras"), [("bench", "-e '.[gpu]'"), ("test", "-e '.[gpu,dev,trace]'")])
+@pytest.mark.parametrize(("target", "extras"), [("bench", "-e '.[gpu,report]'"), ("test", "-e '.[gpu,dev,trace]'")])
 def test_with_a_driver_torch_is_a_cuda_build(planned, target, extras):
     plan = planned(target, smi="echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'")
     assert extras in plan
@@ -34,7 +32,7 @@ def test_with_a_driver_torch_is_a_cuda_build(planned, target, extras):
 
 
 @pytest.mark.parametrize(
-    ("target", "extras"), [("bench", "-e '.[bench]'"), ("test", "-e '.[dev,trace]' flashinfer-python")]
+    ("target", "extras"), [("bench", "-e '.[bench,report]'"), ("test", "-e '.[dev,trace]' flashinfer-python")]
 )
 @pytest.mark.parametrize("smi", ["exit 9", "echo 'No devices were found'"])
 def test_without_one_it_is_the_pinned_build(planned, target, extras, smi):
@@ -81,17 +79,8 @@ def test_a_worker_that_dies_and_a_test_without_end_are_named_and_end_the_run(pla
     assert int(ended[1] or 0) < 10
 
 
-@pytest.mark.parametrize(("busy", "cores", "part"), [(1, 2, 1), (2, 2, 1), (8, 2, 0.25), (3, 1, 1 / 3), (0, 1, 1)])
-def test_a_second_of_a_core_that_others_use_counts_as_a_part(busy, cores, part):
-    assert fair_timeout.share(f"2.20 1.86 1.46 {busy}/110 7666\n", cores) == pytest.approx(part)
-
-
-@pytest.mark.more
-@pytest.mark.parametrize(("part", "passed"), [(1.0, False), (0.01, True)])
-def test_a_limit_is_met_by_what_a_test_could_use(pytester, monkeypatch, part, passed):
-    """The test takes two seconds and may take one."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(fair_timeout.__file__).parent), prepend=os.pathsep)
-    pytester.makeconftest(f"import fair_timeout as f\nf.share = lambda *_: {part}\npytest_plugins = 'fair_timeout'")
-    pytester.makepyfile("import time\ndef test_sleeps(): time.sleep(2)")
-    done = pytester.runpytest_subprocess("--timeout=1", "--timeout-method=thread", "-p", "no:cacheprovider")
-    assert ("1 passed" in done.stdout.str(), done.ret) == (passed, not passed)
+@pytest.mark.parametrize(("smi", "has_gpu"), [("exit 9", False), ("echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'", True)])
+def test_the_first_screen_is_the_smoke_tier_where_there_is_a_gpu(planned, smi, has_gpu):
+    plan = planned("bench", smi=smi)
+    assert ("bench --perf-suite=smoke" in plan, "first_screen.py" in plan) == (has_gpu, not has_gpu)
+    assert "bench --perf-suite=smoke" in planned("bench-smoke", smi=smi)

@@ -5,7 +5,7 @@ import re
 from contextlib import contextmanager
 
 import pytest
-from declared import OPTIONS
+from declared import OPTIONS, here
 
 from pytest_flashinfer_perf.engine import peaks
 
@@ -64,9 +64,12 @@ def is_text(option):
     return not option.may_be_empty and not {"type", "choices"} & {*option.keywords} and option.default is not False
 
 
-@pytest.mark.parametrize("option", [name for name, one in OPTIONS.items() if is_text(one)])
-def test_an_empty_name_is_not_taken_for_none(own, option):
-    done = own.runpytest(*QUICK, f"{option}=")
+EMPTY = [*(f"{name}=" for name, one in OPTIONS.items() if is_text(one)), "--perf-backends=,"]
+
+
+@pytest.mark.parametrize("given", [*EMPTY, *here(["--perf-testlist="])])
+def test_an_empty_name_is_not_taken_for_none(own, given):
+    option, done = given.partition("=")[0], own.runpytest(*QUICK, given)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines([f"ERROR: {option}: empty name: is a shell variable unset?"])
     assert not (own.path / "measured").exists()

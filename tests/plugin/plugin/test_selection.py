@@ -12,6 +12,7 @@ from pytest_flashinfer_perf.machine.devices import Device
 from pytest_flashinfer_perf.plugin import cases as suite_of_tests
 from pytest_flashinfer_perf.plugin import collection
 from pytest_flashinfer_perf.routines.attention.decode import decode
+from pytest_flashinfer_perf.settings.settings import Settings
 
 OF_THE_CORE = {routine.name for routine in routines.in_package(routines)}
 SMOKE_SHAPES = len(list(decode.tiers["smoke"]()))
@@ -36,13 +37,9 @@ def test_strict_skips_fail(session):
         ("--perf-max-memory=-1", "must be a number of GiB above 0, got '-1'"),
         ("--perf-max-memory=nan", "must be a number of GiB above 0, got 'nan'"),
         ("--perf-iters=0", "must be a whole number of at least 1, got '0'"),
+        ("--benchmark-max-time=nan", "--benchmark-max-time: must be a finite number of seconds of at least 0, got nan"),
         ("--perf-suite=huge", "invalid choice: 'huge'"),
         (f"--perf-case=--routine {DECODE} {TINY} --num_qo_heads 5", "num_qo_heads: 5 is not a multiple of"),
-        (f"--perf-case=--routine {DECODE} {TINY} --page_size 0", "page_size: must be at least 1, got 0"),
-        (f"--perf-case=--routine {DECODE} {TINY} --s_qo 17 --causal", "s_qo: 17 is more than s_kv 16"),
-        (f"--perf-case=--routine {DECODE} {TINY} --backends fa9", "backends: unknown name 'fa9'"),
-        (f"--perf-case=--routine {DECODE} {TINY} --foo 1", "unknown flag --foo"),
-        ("--perf-case=--routine 'x", "No closing quotation"),
     ],
 )
 def test_bad_input_is_one_clear_error(session, option, sentence):
@@ -87,6 +84,34 @@ def test_cases_are_selected_by_id_and_by_marker_whatever_the_test_is_called(sess
     ids = [line.partition("[")[2].rstrip("]") for line in collected if "::" in line]
     assert len(ids) == len(set(ids)) == count
     assert all(re.fullmatch(r"[a-z0-9._-]+", name) for name in ids)
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "gpus", "tier"),
+    [
+        (None, "auto", 0, "smoke"),
+        (None, "cpu:any", 1, "smoke"),
+        (None, "auto", 1, "default"),
+        (None, "cuda:9", 0, "default"),  # which is refused before a test runs
+        ("full", "auto", 0, "full"),
+    ],
+)
+def test_the_smallest_tier_runs_on_a_cpu_unless_another_is_asked_for(monkeypatch, asked, device, gpus, tier):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    assert suite_of_tests.tier_of(Settings(suite=asked, device=device)) == tier
+
+
+@pytest.mark.parametrize(("asked", "said"), [([], 1), (["--perf-suite=smoke"], 0)])
+def test_the_tier_that_nobody_asked_for_is_said_and_is_in_the_row(session, asked, said):
+    done = session(*asked, "--perf-backends=torch", "-k", "llama-3.1-8b-tp8", test_tier=OF_A_TIER)
+    assert done.out.count("tier smoke, as this run is on the CPU: --perf-suite=default runs the usual shapes") == said
+    assert {row["extra_info"]["tier"] for row in done.rows.values()} == {"smoke"}
+
+
+def test_a_shape_that_a_test_names_is_of_no_tier(session):
+    done = session("--perf-backends=torch", test_decode=TEST)
+    assert [row["extra_info"]["tier"] for row in done.rows.values()] == [None, None]
+    assert "tier smoke" not in done.out
 
 
 # Every function that the READMEs of FlashInfer's and vLLM's benchmarks name, and the routines whose cases call it.

@@ -1,10 +1,14 @@
+import functools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made import placements, typed
 
-from pytest_flashinfer_perf.plugin import terminal
-from pytest_flashinfer_perf.rows import formatting
+from pytest_flashinfer_perf.plugin import cases, live_output, terminal
+from pytest_flashinfer_perf.routines.attention.decode import decode
+from pytest_flashinfer_perf.settings.settings import Settings
+from pytest_flashinfer_perf.spec.case import Case
 
 ROW = {
     "routine": "BatchDecodeWithPagedKVCacheWrapper",
@@ -32,7 +36,7 @@ ROW = {
 
 def shown(*changes, skips=()):
     rows = [typed(**{**ROW, **change}) for change in changes]
-    return list(terminal.lines(rows, list(skips), {"torch": "2.11.0", "cuda": None}))
+    return list(terminal.lines(rows, list(skips)))
 
 
 numbers = st.fixed_dictionaries(
@@ -69,14 +73,6 @@ def test_the_table_is_as_wide_as_the_terminal(monkeypatch, columns, wide):
     heading = next(line for line in lines if line.endswith(terminal.HEADINGS))
     figures = next(line for line in lines if "33.40 us" in line)
     assert heading.index("median") + len("median") == figures.index("us") + len("us")
-
-
-@given(st.floats(0, 1e308))
-def test_a_rate_of_any_size_leaves_room_beside_it(value):
-    told = formatting.rate(value)
-    assert len(told) <= 6
-    assert (told == "-") == (value == 0)
-    assert value == 0 or float(told) == pytest.approx(value, rel=0.5)
 
 
 def test_backends_stand_side_by_side_with_the_best_marked():
@@ -150,13 +146,6 @@ def test_what_failed_as_expected_is_counted_apart(session):
     assert "skipped" not in done.out
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(1.4118e-6, "1.412 us"), (33.4e-6, "33.40 us"), (3.2141e-3, "3.214 ms"), (12.3456, "12.35 s")]
-)
-def test_a_duration_has_four_digits_and_a_unit(seconds, text):
-    assert formatting.duration(seconds) == text
-
-
 def test_a_missing_reference_is_the_tests_or_the_templates():
     unchecked = {"refcheck": "not checked"}
     lines = shown(unchecked, {**unchecked, "no_reference": "no reference: its template's fails"})
@@ -164,3 +153,68 @@ def test_a_missing_reference_is_the_tests_or_the_templates():
     assert "1 not checked: no reference, for the reason in the row's no_reference" in lines
     asked_off = shown({"refcheck": "off", "no_reference": "no reference: its template's fails"})
     assert [line for line in asked_off if "not checked" in line] == ["1 not checked: --perf-refcheck=off"]
+
+
+def test_reasons_that_differ_in_numbers_or_in_the_backend_are_one_line():
+    on_a_cpu = [f"{name} needs an NVIDIA GPU, this run is on the CPU" for name in ("fa3", "cudnn", "fa3", "auto")]
+    other = [f"cutlass needs compute capability {of}, this is 9.0" for of in ("10.0 or 10.3", "12.0+")]
+    lines = shown({}, skips=[*on_a_cpu, *other, "torch needs 3 GiB: --backends torch measures it"])
+    assert lines[lines.index("7 cases skipped") + 1 :] == [
+        "    4  needs an NVIDIA GPU, this run is on the CPU (fa3, cudnn, auto)",
+        "    2  cutlass needs compute capability ..., this is 9.0",
+        "    1  torch needs 3 GiB: --backends torch measures it",
+    ]
+
+
+def test_what_a_busy_machine_spoiled_is_one_line_with_a_cure_for_it():
+    seen = {"seconds": 1.0, "cores": 2, "waited": 0.9}
+    on_a_cpu = {"status": "noisy", "instrument": "wall", "gpu_uuid": None}
+    busy = ({**on_a_cpu, "contention": {**seen, "load": load}} for load in (2.0, 7.0))
+    assert shown(*busy)[-2:] == [
+        "2 noisy: this machine was busy: load ... on 2 cores; raise --perf-iters, or",
+        "  measure when nothing else runs",
+    ]
+
+
+def test_a_routines_table_is_shown_when_its_last_case_is_done_and_once(session):
+    """The last one's ends the run; with -q, where pytest's dots are the only lines of a run, all do."""
+    for quiet in (False, True):
+        done = session(*["-q"] * quiet, "--perf-backends=torch", test_two=TWO_ROUTINES)
+        tables = [done.out.index(f"{routine} on cpu") for routine in ("mm_bf16", "bmm_bf16")]
+        assert done.out.count(" on cpu ") == 2
+        ends = done.out.index("= flashinfer-perf =") if not quiet else done.out.index("torch 2")
+        assert [at > ends for at in tables] == [quiet, True]
+
+
+TWO_ROUTINES = """
+import pytest
+
+@pytest.mark.perf_cases("mm_bf16", "--m 1 --n 16 --k 16", "--m 2 --n 16 --k 16")
+def test_first(perf, case): perf(case)
+
+@pytest.mark.perf_cases("bmm_bf16", "--batch_size 1 --m 1 --n 16 --k 16")
+def test_second(perf, case): perf(case)
+"""
+
+
+@pytest.mark.parametrize(
+    ("tier", "gpu", "said"),
+    [
+        ("default", False, "300 cases to measure, about 50 min; shorter by -k NAME, --perf-suite=smoke,"),
+        ("smoke", False, "300 cases to measure, about 2 min; shorter by -k NAME, --perf-iters=10"),
+        ("full", True, "300 cases to measure, about 2 min; shorter by -k NAME, --perf-suite=smoke,"),
+    ],
+)
+def test_a_run_of_more_than_two_minutes_says_so_before_it_begins(cpu, hopper, tier, gpu, said):
+    settings = Settings(suite=tier, named_backends="torch")
+    [case, *_] = cases.cases_of(decode, settings)
+    cannot = Case(decode, case.shape, "trtllm-gen", tier=tier)
+    told = functools.partial(live_output.announcement, device=hopper if gpu else cpu, how=settings.measuring)
+    assert " ".join(told([case] * 300 + [cannot] * 100)).startswith(said)
+    assert not list(told([case] * 10 + [cannot] * 1000))
+
+
+def test_it_is_said_before_the_first_test(session, monkeypatch):
+    monkeypatch.setattr(live_output, "LONG_S", 0.0)
+    done = session(test_own="def test_own(perf): perf.time(int)")
+    done.says("1 case to measure, about 0 min; shorter by*", "*test_own.py .*")

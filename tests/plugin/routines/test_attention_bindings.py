@@ -202,39 +202,6 @@ def test_a_native_apis_template_agrees_on_the_arguments_we_pass(routine, name, p
     assert agrees(routine, p, x, template(path)(**arguments))
 
 
-def pages(*sides):
-    """The templates of the wrappers read pages in NHD order."""
-    return [side.transpose(1, 2) for side in sides]
-
-
-WRAPPED = [
-    (decode, DECODE, "gqa_paged_decode", lambda x: (x.q, *pages(x.kv.k, x.kv.v), x.table.indptr, x.table.indices)),
-    (
-        paged_prefill,
-        PAGED,
-        "gqa_paged_prefill",
-        lambda x: (x.q, *pages(x.k, x.v), x.lens.q_indptr, x.table.indptr, x.table.indices),
-    ),
-    (ragged_prefill, RAGGED, "gqa_ragged_prefill", lambda x: (x.q, x.k, x.v, x.lens.q_indptr, x.lens.kv_indptr)),
-    (
-        mla,
-        MLA,
-        "mla_paged_decode",
-        lambda x: (*split(x.q), *split(x.kv), x.table.indptr, x.table.indices),
-    ),
-]
-
-
-def split(packed):
-    return packed.split((MLA.head_dim_ckv, MLA.head_dim_kpe), -1)
-
-
-@pytest.mark.parametrize(("routine", "p", "name", "arguments"), WRAPPED)
-def test_a_wrappers_template_agrees(routine, p, name, arguments):
-    x = made(routine, p)
-    assert agrees(routine, p, x, template(f"attention.{name}_trace")(*arguments(x), p.scale))
-
-
 def test_a_dispatch_macro_says_which_kernels_there_are():
     assert {1, 2, 4, 8} <= _declared.dispatched("DISPATCH_GQA_GROUP_SIZE", "group_size") < set(range(33))
     assert _declared.dispatched("DISPATCH_NOTHING", "x") == frozenset()

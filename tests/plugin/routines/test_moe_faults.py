@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from moe_layers import PLAIN, VARIANTS, plain, raw, stored
+from moe_layers import VARIANTS, plain, raw, stored
 from trtllm_layers import KINDS, ROUTINES, run_of
 
 from pytest_flashinfer_perf.checking import check
@@ -114,18 +114,3 @@ def test_an_expert_that_nobody_chose_is_not_counted_in(p):
     raw(unchosen.stored.first)[7] = 0x7F
     assert run.rule(p, run.launched(p, unchosen), right) == ""
     assert run.rule(p, run.launched(p, replace(right, logits=right.logits.roll(1, -1))), right)
-
-
-def empty_expert_forgotten(x):
-    """Experts after the first that nobody chose are one off."""
-    empty = min(set(range(8)) - set(x.selected.flatten().tolist()))
-    return x._replace(selected=torch.where(x.selected > empty, x.selected - 1, x.selected))
-
-
-def test_nor_is_one_of_cutlass(moe):
-    p = replace(PLAIN, num_tokens=3)
-    seed = next(s for s in range(99) if 0 in set(range(7)) - set(moe.inputs(p, s).selected.flatten().tolist()))
-    right, unchosen = moe.inputs(p, seed), moe.inputs(p, seed)
-    assert moe.rule(p, moe.launched(p, empty_expert_forgotten(moe.inputs(p, seed))), right)
-    unchosen.stored.first[0] = float("nan")
-    assert moe.rule(p, moe.launched(p, unchosen), right) == ""

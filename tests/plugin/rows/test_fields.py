@@ -1,7 +1,8 @@
-"""Dataclasses from JSON by their types; what rows and tables say; files of runs."""
+"""Dataclasses from JSON by their types; what rows and tables say."""
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,10 +14,8 @@ from hypothesis import strategies as st
 from made import row, run, typed
 
 from pytest_flashinfer_perf.machine.load import Contention
-from pytest_flashinfer_perf.rows import fields, formatting, run_file, scatter
+from pytest_flashinfer_perf.rows import fields, formatting, scatter
 from pytest_flashinfer_perf.rows.fields import FieldError
-from pytest_flashinfer_perf.rows.row import Identity
-from pytest_flashinfer_perf.rows.run_file import Block, Commit, Unmeasured
 
 
 class Colour(str, Enum):
@@ -38,6 +37,7 @@ class Whole:
     way: Literal["a", "b"] = "a"
     pair: tuple[int, str] = (1, "x")
     samples: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
     inner: Annotated[Part | None, "a part that may be null"] = None
     by_name: Mapping[str, Any] = field(default_factory=dict)
 
@@ -72,6 +72,7 @@ def test_an_object_is_read_by_its_types_and_written_again():
         (whole(pair=[1]), "f: pair must be a list, got [1]"),
         (whole(pair=[1, 2]), "f: pair[1] must be text, got 2"),
         (whole(samples=[1.0, None]), "f: samples[1] must be a number, got None"),
+        (whole(counts=[1, 2**64 + 1]), "f: counts[1] must be a whole number of at most 20 digits"),
         (whole(samples="12"), "f: samples must be a list, got '12'"),
         (whole(inner={"size": None}), "f: inner: size must be a whole number, got None"),
     ],
@@ -95,6 +96,8 @@ def test_what_json_has_not_is_not_read():
             fields.parsed(f"[{name}]")
     with pytest.raises(FieldError, match=r"f must be a list, got \{\}"):
         fields.value(tuple[Part, ...], {}, "f")
+    with pytest.raises(FieldError, match="f must be null"):
+        fields.value(object, 3, "f")
     assert (fields.object_in({"a": None}, "a"), fields.object_in({}, "a")) == ({}, {})
     for where, sentence in (("", "a must be an object, got 3"), ("f", "f: a must be an object, got 3")):
         with pytest.raises(FieldError, match=f"^{sentence}$"):
@@ -143,6 +146,16 @@ def test_small_texts():
     assert list(formatting.grouped([3, 1, 5, 2], lambda n: n % 2)) == [(1, [3, 1, 5]), (0, [2])]
 
 
+def test_lines_are_as_wide_as_the_terminal_and_go_on_behind_their_indent(monkeypatch):
+    for columns, wide in (("39", formatting.WIDTH), ("40", 40), ("60", 60)):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert formatting.width() == wide
+    [first, second] = formatting.indented("word " * 15, 4)
+    assert (first, second) == ("    " + "word " * 10 + "word", "      word word word word")
+    counted = formatting.by_count(Counter(["few", *["many " * 12] * 12]))
+    assert list(counted) == ["   12  " + "many " * 9 + "many", "       many many", "    1  few"]
+
+
 def test_what_a_row_was_measured_by_is_a_line():
     [one] = run(row(routine="decode", device="cuda:0", cuda_graph=True, peaks="measured", fallback="x")).rows
     said = "decode on cuda:0 NVIDIA H200: cupti, cold L2 by rotation, CUDA graph (fallback), roof measured"
@@ -175,52 +188,3 @@ def test_a_single_late_call_is_noise_to_a_gpu_and_not_to_the_hosts_clock():
     assert scatter.noise("wall", busy) == "this machine was busy: load 6 on 2 cores"
     assert scatter.noise("wall", Contention(seconds=1.0, cores=2)) == scatter.noise("wall")
     assert scatter.noise("cupti") == "the spread stayed above 5 %"
-
-
-# The file of a run.
-
-
-def test_a_run_says_which_cases_it_has_twice_and_which_failed():
-    failed = [
-        {"case": "b", "outcome": "failed", "reason": "wrong\nat 3"},
-        {"case": "b", "outcome": "skipped", "reason": ""},
-    ]
-    made = run(row("a"), row("a"), row("c"), unmeasured=[*failed, {"case": "d", "outcome": "xfailed", "reason": "bug"}])
-    assert (made.twice, made.failed, made.name) == (frozenset({"a"}), ["b"], "made")
-    assert made.ended(["x", "b", "d"]).headline == "wrong"
-    assert (made.ended(["d"]).outcome, made.ended(["x"])) == ("xfailed", None)
-    assert made.unmeasured[0].written() == {"case": "b", "outcome": "failed", "reason": "wrong\nat 3"}
-
-
-def test_a_block_is_written_with_what_it_has_and_the_schema_of_this_version():
-    added = {"of_mine": {"tests": [[0, "a"]]}, "nothing": None}
-    left = Unmeasured(identity=typed().identity, outcome="failed", reason="x")
-    written = Block(schema=1, unmeasured=(left,), parts=added).written()
-    assert (written["schema"], written["unmeasured"]) == (run_file.SCHEMA, [left.written()])
-    assert "nothing" not in written
-    read = run_file.parse({"benchmarks": [], "flashinfer_perf": written}, "f")
-    assert (read.part("of_mine", dict), read.part("nothing", dict)) == (added["of_mine"], None)
-    with pytest.raises(run_file.RunError, match="f: flashinfer_perf: of_mine lacks case"):
-        read.part("of_mine", Identity)
-
-
-@pytest.mark.parametrize(
-    ("document", "sentence"),
-    [
-        ({"benchmarks": [], "flashinfer_perf": {"schema": 3}}, "f: it has schema 3, this version reads 2: update it"),
-        ({"benchmarks": [], "machine_info": {"driver": [1]}}, r"f: machine_info: driver must be text, got \[1\]"),
-        ({"benchmarks": [], "machine_info": {"cpu": 3}}, "f: machine_info: cpu must be an object, got 3"),
-        ({"benchmarks": {}}, "f: not a file of pytest-benchmark, it has no benchmarks"),
-    ],
-)
-def test_a_file_that_is_no_run_says_why(document, sentence):
-    with pytest.raises(run_file.RunError, match=f"^{sentence}$"):
-        run_file.parse(document, "f")
-
-
-def test_a_run_of_another_plugin_is_none_of_ours():
-    with pytest.raises(run_file.RunError, match="f is no run of this plugin: write one with pytest"):
-        run_file.verified(run_file.parse({"benchmarks": []}, "f"))
-    assert Commit.of({"id": "unversioned", "dirty": 1}) == Commit(None, dirty=True)
-    assert Commit.of({"id": 7}) == Commit("7")
-    assert run_file.parse({"benchmarks": [], "commit_info": []}, "f").commit == Commit()

@@ -7,6 +7,7 @@ import pytest
 from made import row, run, typed
 
 from pytest_flashinfer_perf.rows import fields, parts
+from pytest_flashinfer_perf.rows.fields import FieldError
 from pytest_flashinfer_perf.rows.parts import Parts
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.rows.run_file import RunError
@@ -65,6 +66,8 @@ def test_parts_travel_between_processes(declared, is_known):
     assert got.part("heat", Heat) == Heat(20.0)
     assert isinstance(got.parts["heat"], Heat) == is_known
     assert got.extra_info()["heat"] == {"celsius": 20.0, "sensors": []}
+    with pytest.raises(FieldError, match="report: parts must be an object, got 3"):
+        fields.read(Row, {**fields.written(sent), "parts": 3}, "report")
 
 
 @pytest.mark.usefixtures("declared")

@@ -143,29 +143,3 @@ def test_what_is_compiled_or_waited_for_is_not_counted(monkeypatch):
     with Limit(10.0, io.StringIO()).of_one():
         assert JitSpec().build_and_load() == "module"
     assert armed == [10.0, None, 9.0, None]
-
-
-def test_a_command_is_told_what_is_compiled_and_not_what_is_there(monkeypatch):
-    class JitSpec:
-        def __init__(self, name, *, is_compiled):
-            self.name, self.is_compiled = name, is_compiled
-
-        def build_and_load(self):
-            return self.name
-
-    monkeypatch.setitem(sys.modules, "flashinfer.jit.core", SimpleNamespace(JitSpec=JitSpec))
-    builds.watch()
-    begun = []
-    forget = builds.tell(begun.append)
-    specs = [JitSpec("gemm", is_compiled=False), JitSpec("decode", is_compiled=True)]
-    assert [spec.build_and_load() for spec in specs] == ["gemm", "decode"]
-    forget()
-    assert specs[0].build_and_load() == "gemm"
-    assert begun == ["gemm"]
-
-
-@pytest.mark.parametrize("said", ["-1", "soon", "nan", "inf"])
-def test_a_limit_is_a_number_of_seconds(pytester, said):
-    done = pytester.runpytest(f"--perf-timeout={said}")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    assert "must be a number of seconds, 0 for no limit" in done.stderr.str()

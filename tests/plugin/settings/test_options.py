@@ -4,6 +4,7 @@ import argparse
 import itertools
 import math
 import sys
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +15,19 @@ from hypothesis import strategies as st
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.settings import option as options
 from pytest_flashinfer_perf.settings import usage
-from pytest_flashinfer_perf.settings.option import SECONDS, SEED, bounds_of, one_of, option, options_of, whole
+from pytest_flashinfer_perf.settings.option import (
+    LIMIT,
+    SECONDS,
+    SEED,
+    TIMING,
+    bounds_of,
+    one_of,
+    option,
+    options_of,
+    setting,
+    values_of,
+    whole,
+)
 from pytest_flashinfer_perf.settings.settings import Checking, Measuring, MeasuringError, Settings
 
 
@@ -40,6 +53,7 @@ def test_a_value_within_its_bound_is_read(bound, text, value):
         (whole(0), ["-1", "1.0"], "a whole number of at least 0"),
         (SECONDS, ["-1", "inf", "nan", "soon"], "a finite number of seconds of at least 0"),
         (SEED, ["18446744073709551616", "-9223372036854775809"], "a whole number of at most 64 bits"),
+        (LIMIT, ["-1", "soon", "nan", "inf"], "a number of seconds, 0 for no limit"),
         (one_of("on", "off"), ["of"], "one of on, off"),
     ],
 )
@@ -63,6 +77,17 @@ def test_an_option_is_declared_once_for_each_parser():
         one.add_by(parser.add_argument)
         assert (getattr(parser.parse_args([]), one.dest), one.name) == (one.default, f"--{one.dest.replace('_', '-')}")
     assert vars(parser.parse_args(["--perf-a-b=5", "--perf-c"])) == {"perf_a_b": 5, "perf_c": True, "d": None}
+
+
+@dataclass
+class Declared:
+    names: tuple[str, ...] = setting(TIMING, "--perf-names", action="append", default=[])
+    plain: int = 3
+
+
+def test_the_values_of_options_are_those_of_their_fields():
+    assert Declared() == Declared(names=(), plain=3)
+    assert values_of(Declared, argparse.Namespace(perf_names=["a", "b"])) == {"names": ("a", "b")}
 
 
 # Settings.

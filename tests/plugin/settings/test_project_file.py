@@ -7,7 +7,7 @@ import pytest
 
 from pytest_flashinfer_perf.checking.check import Tolerance
 from pytest_flashinfer_perf.settings import project_file
-from pytest_flashinfer_perf.settings.project_file import ProjectFileError
+from pytest_flashinfer_perf.settings.project_file import ProjectFileError, Quarantined
 
 THRESHOLDS = '[{}thresholds]\n"attention/*" = {{ slower = "2%" }}\n'
 
@@ -119,6 +119,11 @@ def test_a_quarantine_needs_a_reason_and_a_link(tmp_path):
             project_file.read_quarantine(settings(tmp_path, f'[quarantine]\n"a" = {{ {lacking} }}\n'))
 
 
+@pytest.mark.parametrize(("which", "held"), [("t.py::a[1]", True), ("t.py::*", True), ("t.py::b", False), ("*", False)])
+def test_a_quarantine_holds_tests_by_id_or_glob(which, held):
+    assert Quarantined(which, "hangs", "x").holds_test("t.py::a[1]") is held
+
+
 @pytest.mark.parametrize("day", ["2026-11-28", '"2026-11-28"'])
 def test_a_quarantine_may_say_since_when(tmp_path, day):
     text = '[quarantine]\n"a" = {{ reason = "hangs", link = "x", date = {} }}\n'
@@ -126,10 +131,3 @@ def test_a_quarantine_may_say_since_when(tmp_path, day):
     assert entry.sentence == "quarantined since 2026-11-28: hangs (x)"
     with pytest.raises(ProjectFileError, match=r"'a': date must be a day as 2026-11-28, got 'soon'"):
         project_file.read_quarantine(settings(tmp_path, text.format('"soon"')))
-
-
-def test_pytest_ends_with_the_sentence(session, pytester):
-    pytester.makefile(".toml", **{"flashinfer-perf": "[threshold]\n"})
-    done = session(quick=False)
-    assert done.code == pytest.ExitCode.USAGE_ERROR
-    done.complains("*flashinfer-perf.toml: sections: unknown name*")

@@ -35,34 +35,6 @@ RMSNORM = definition(
         "    return (wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * weight.float()).to(x.dtype)\n"
     ),
 )
-DECODE = definition(
-    "gqa_paged_decode_h4_kv2_d8_ps1",
-    "gqa_paged",
-    {"heads": 4, "kv_heads": 2, "dim": 8},
-    inputs={
-        "q": "float32 batch heads dim",
-        "k": "float32 pages kv_heads dim",
-        "v": "float32 pages kv_heads dim",
-        "kv_indptr": "int32 indptr",
-        "kv_indices": "int32 tokens",
-        "sm_scale": "float32",
-    },
-    outputs={"output": "float32 batch heads dim", "lse": "float32 batch heads"},
-    reference="""import math
-import torch
-
-def run(q, k, v, kv_indptr, kv_indices, sm_scale):
-    output, lse = torch.zeros_like(q), torch.full(q.shape[:2], -math.inf, device=q.device)
-    for i, (start, end) in enumerate(zip(kv_indptr[:-1], kv_indptr[1:])):
-        pages = kv_indices[start:end].long()
-        if len(pages):
-            keys, values = (t[pages].repeat_interleave(2, 1) for t in (k, v))
-            logits = torch.einsum("hd,nhd->hn", q[i], keys) * sm_scale
-            output[i] = torch.einsum("hn,nhd->hd", logits.softmax(-1), values)
-            lse[i] = logits.logsumexp(-1) / math.log(2)
-    return output, lse
-""",
-)
 SAMPLING = definition(
     "top_k_sampling_v16",
     "sampling",

@@ -1,7 +1,7 @@
 """Programs that close, replace and exhaust descriptors, fork, and become others, while they are recorded.
 
-Each has `call(times)`, and what `known_calls.SERVER` has: `flush()`, by which the recorder writes, and `note()`. What
-reaches its files and peers has to be `mine` and nothing else. The number is how many calls it makes.
+Each has `call(times)`, and what `known_calls.SERVER` has: `flush()`, by which the recorder writes. What reaches its
+files has to be `mine` and nothing else. The number is how many calls it makes.
 """
 
 from textwrap import dedent, indent
@@ -33,11 +33,6 @@ PROGRAMS = {
         lines("call(3); flush(); os.setsid(); os.umask(0o777); os.closerange(0, 512)",
               'made = [os.open(f"log-{nth}", os.O_WRONLY | os.O_CREAT, 0o600) for nth in range(40)]',
               "call(4); flush(); [os.write(one, b'mine') for one in made]; call(2)"), 9),
-    "sockets": (
-        lines("call(3); flush(); os.closerange(3, 512); pairs = [socket.socketpair() for _ in range(20)]",
-              "call(4); flush()",
-              inside("for nth, (one, other) in enumerate(pairs):", "one.send(b'mine')",
-                     'note(f"peer-{nth}", other.recv(1 << 20))'), "call(2)"), 9),
     "exhausted_for_a_while": (lines(FULL, "call(2); flush(); [os.close(one) for one in held]; call(3)"), 5),
     "full_for_a_while": (
         lines("_, most = resource.getrlimit(resource.RLIMIT_FSIZE)",

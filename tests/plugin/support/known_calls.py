@@ -2,7 +2,7 @@
 
 One process imports torch, and runs `first`. Then each program is the text of a module of its name in a fork, in a
 folder of its name, and finds `CALLS` in it; of two texts the first one runs before these. `NAME.status` is what
-`waitpid` says of it, and `NAME/error` has its traceback.
+`waitpid` says of it, and `NAME/error` has its traceback. One that hangs is ended by SIGALRM, and says where it was.
 """
 
 import contextlib
@@ -59,8 +59,8 @@ class Wrapper:
 A = torch.empty(4, 8, dtype=torch.bfloat16)
 """
 SERVER = """
-import ctypes, errno, fcntl, json, multiprocessing, os, resource, signal, socket, subprocess, sys, threading
-import traceback, types, torch
+import ctypes, errno, faulthandler, fcntl, json, multiprocessing, os, resource, signal, socket, subprocess, sys
+import threading, traceback, types, torch
 calls, first, programs = json.load(open("programs.json"))
 
 def flush():  # what the recorder does every half second
@@ -75,6 +75,8 @@ for name, text in programs.items():
     os.mkdir(name)
     if (pid := os.fork()) == 0:
         os.chdir(name)
+        faulthandler.register(signal.SIGALRM, chain=True)
+        signal.alarm(120)
         try:
             own = sys.modules[name] = types.ModuleType(name)
             own.__dict__.update(known, __name__=name)

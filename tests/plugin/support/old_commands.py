@@ -19,20 +19,6 @@ mm_fp4 --m 8192 --n 4096 --k 16384 --out_dtype bfloat16 --backends cudnn cutlass
 BatchPrefillWithPagedKVCacheWrapper --backends fa2 cudnn trtllm-gen --page_size 16 --batch_size 16 --s_qo 1024 --s_kv 1024 --num_qo_heads 8 --num_kv_heads 8 --head_dim_qk 128 --head_dim_vo 128 --random_actual_seq_len {SHOWN}
 BatchPrefillWithRaggedKVCacheWrapper --backends fa2 cudnn cutlass --batch_size 16 --s_qo 1024 --s_kv 1024 --num_qo_heads 128 --num_kv_heads 128 --head_dim_qk 192 --head_dim_vo 128  {SHOWN}
 BatchDecodeWithPagedKVCacheWrapper --backends fa2 fa2_tc trtllm-gen cudnn --page_size 16 --batch_size 32 --s_qo 1 --s_kv 8192 {HEADS} --refcheck --generate_repro_command -v
+bmm_fp8 --backends cudnn cublas cutlass --batch_size 256 --m 1 --n 1024 --k 7168 --input_dtype fp8_e4m3 --mat2_dtype fp8_e4m3 --out_dtype bfloat16 --refcheck -vv --generate_repro_command
 """  # noqa: E501 - as they are printed
 ONE_LINE = [f"python3 flashinfer_benchmark.py --routine {line}" for line in LINES.strip().splitlines()]
-
-RAGGED = "BatchPrefillWithRaggedKVCacheWrapper --backends fa2 fa3 cudnn cutlass --batch_size 16 --s_qo 1024 --s_kv 1024"
-FP8_PRODUCT = "--batch_size 256 --m 1 --n 1024 --k 7168 --input_dtype fp8_e4m3 --mat2_dtype fp8_e4m3"
-OVER_LINES = f"""
-BatchDecodeWithPagedKVCacheWrapper --backends fa2 fa2_tc cudnn --page_size 16 --batch_size 32 --s_qo 1 --s_kv 2048 --num_qo_heads 32 --num_kv_heads 8 --head_dim_qk 128 --head_dim_vo 128 --q_dtype bfloat16 --kv_dtype bfloat16 --num_iters 30 --dry_run_iters 5 --refcheck -vv
-bmm_fp8 --backends cudnn cublas cutlass {FP8_PRODUCT} --out_dtype bfloat16 --refcheck -vv --generate_repro_command
-BatchDecodeWithPagedKVCacheWrapper --backends fa2 fa2_tc cudnn trtllm-gen --page_size 16 --batch_size 128 --s_kv 8192 {HEADS} --refcheck -vv --generate_repro_command
-{RAGGED} --num_qo_heads 128 --num_kv_heads 128 --head_dim_qk 192 --head_dim_vo 128 --causal --random_actual_seq_len --q_dtype bfloat16 --kv_dtype bfloat16 --refcheck -vv
-trtllm_fp8_block_scale_moe --backends trtllm --num_tokens 1024 --hidden_size 5120 --intermediate_size 13824 --num_experts 256 --top_k 8 --n_group 8 --topk_group 1 --routing_method deepseek_v3 --routed_scaling_factor 2.5 --use_routing_bias -vv
-"""  # noqa: E501
-BROKEN = " \\\n    "  # as a document breaks them, before each flag
-MANY_LINES = [
-    f"python benchmarks/flashinfer_benchmark.py --routine {line}".replace(" --", f"{BROKEN}--")
-    for line in OVER_LINES.strip().splitlines()
-]

@@ -1,4 +1,4 @@
-"""Backends with the bugs that kernels have, one for each of six routines, and one that ends its process.
+"""Backends with the bugs that kernels have, one for each of four routines, and one that ends its process.
 
 A module of its own, since the child that launches them imports it too; the package's routines are left alone.
 """
@@ -10,7 +10,6 @@ from dataclasses import replace
 import torch
 
 from pytest_flashinfer_perf.routines.attention.decode import decode
-from pytest_flashinfer_perf.routines.attention.prefill_ragged import ragged_prefill
 from pytest_flashinfer_perf.routines.gemm.grouped_mm import grouped_mm_bf16
 from pytest_flashinfer_perf.routines.gemm.mm_bf16 import mm_bf16
 from pytest_flashinfer_perf.routines.moe.cutlass import cutlass_moe
@@ -48,25 +47,12 @@ def _gqa_ratio(p, x, honest):
     honest(x._replace(kv=x.kv._replace(k=k, v=v)) if p.group == 5 else x)
 
 
-def _empty_sequence(p, x, honest):
-    """After a request without tokens rows are off by one."""
-    honest(x)
-    if p.empty_first and len(x.out) > 1:
-        x.out.copy_(x.out.roll(1, 0))
-
-
 def _idle_expert(p, x, honest):
     """An expert without tokens takes those of the last one away."""
     honest(x)
     counts = torch.bincount(x.selected.flatten().long(), minlength=p.num_experts)
     if bool((counts == 0).any()):
         x.out[x.selected[:, -1] == counts.nonzero()[-1]] = 0
-
-
-def _k_tail(p, x, honest):
-    """Columns beyond the last whole block of 16 are not read."""
-    whole = p.k // 16 * 16
-    honest(x._replace(a=x.a[:, :whole], b=x.b[:, :whole]))
 
 
 def _abort(p, x, honest):
@@ -92,9 +78,7 @@ def _endless(p, x, honest):
 ragged_tail = planted(grouped_mm_bf16, "ragged_tail", _ragged_tail)
 last_page = planted(decode, "last_page", _last_page)
 gqa_ratio = planted(decode, "gqa_ratio", _gqa_ratio)
-empty_sequence = planted(ragged_prefill, "empty_sequence", _empty_sequence)
 idle_expert = planted(cutlass_moe, "idle_expert", _idle_expert)
-k_tail = planted(mm_bf16, "k_tail", _k_tail)
 aborting = planted(decode, "aborting", _abort)
 endless = planted(mm_bf16, "endless", _endless)
 invalid = planted(mm_bf16, "invalid", _invalid)

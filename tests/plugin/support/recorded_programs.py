@@ -113,6 +113,13 @@ again = importlib.reload(sys.modules["flashinfer.api_logging"]).flashinfer_api
 again(lambda q: None)(A)
 """
 ENDING = "mm(A, A); early(0)"
+KILLED = """
+mm(A, A)
+written = sys.modules["pytest_flashinfer_perf.extensions.traffic.hooks"].recorders[0].writer.path
+while not os.path.exists(written) or "killed.mm" not in open(written).read():
+    os.sched_yield()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 KEPT = """
 from flashinfer.gemm import mm_fp4
 from flashinfer.decode import BatchDecodeWithPagedKVCacheWrapper as Own, fast_decode_plan
@@ -130,5 +137,5 @@ torch.cuda.CUDAGraph = type("CUDAGraph", (), {"capture_begin": nothing, "capture
 """
 PROGRAMS = {
     "wrappers": WRAPPERS, "graphs": GRAPHS, "beyond": BEYOND, "stuck": STUCK, "odd": ODD,
-    "reloaded": RELOADED, "ending": ENDING, "kept": KEPT, "nothing": "",
+    "reloaded": RELOADED, "ending": ENDING, "killed": KILLED, "kept": KEPT, "nothing": "",
 }  # fmt: skip

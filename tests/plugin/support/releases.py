@@ -4,20 +4,7 @@ import shlex
 import sys
 import zipfile
 
-# In the place of pytest: what it would write of one case that takes as long as the installed release says.
-PYTEST = """
-import json, os, sys, time
-words = dict(word.partition("=")[::2] for word in sys.argv[1:])
-import flashinfer
-median = flashinfer.US * (1 + 1e-6 * (os.getpid() % 7)) * 1e-6
-stats = {"median": median, "mean": median, "stddev": 1e-9, "iqr": 1e-9, "rounds": 9}
-extra = {"case": "own/a", "status": "ok", "instrument": "cupti", "bound": "memory", "case_s": time.time()}
-extra |= {"kernels": [f"kernel_{flashinfer.US}"]}
-rows = [{"name": "a", "fullname": "a", "stats": stats, "extra_info": extra}]
-machine = {"flashinfer": flashinfer.__version__}
-json.dump({"benchmarks": rows, "machine_info": machine}, open(words["--benchmark-json"], "w"))
-"""
-
+from stand_in_pytest import REPORTS
 
 # In the place of pip, for tests of what comes after it, since pip takes longest: a wheel's files in the named folder.
 PIP = """
@@ -63,7 +50,7 @@ def environment(folder, monkeypatch, *, by_pip=False):
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     monkeypatch.chdir(folder)
-    stand_ins = {"pytest": PYTEST} if by_pip else {"pytest": PYTEST, "pip": PIP}
+    stand_ins = {"pytest": REPORTS} if by_pip else {"pytest": REPORTS, "pip": PIP}
     python = folder / "venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     real = shlex.quote(sys.executable)

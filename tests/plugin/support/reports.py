@@ -8,7 +8,7 @@ from made import document as made_up
 from made import placements, row
 
 from pytest_flashinfer_perf import hookspecs, loading
-from pytest_flashinfer_perf.extensions.reports import hooks
+from pytest_flashinfer_perf.extensions.reports import hooks, story
 from pytest_flashinfer_perf.extensions.reports.sections import Section, Table
 
 ROUTINE = "BatchDecodeWithPagedKVCacheWrapper"
@@ -85,6 +85,11 @@ def document(*benchmarks, left=(), when="2026-11-20T10:00:00+00:00", **changes):
 def write(path, said):
     path.write_text(said if isinstance(said, str) else json.dumps(said))
     return path
+
+
+def read(folder, *documents):
+    """The runs of these documents, from files."""
+    return story.read([write(folder / f"{nth}.json", said) for nth, said in enumerate(documents)])
 
 
 class Sections:

@@ -2,7 +2,7 @@
 
 from reports import benchmark, document
 
-from pytest_flashinfer_perf.extensions.apis.known import all_apis
+from pytest_flashinfer_perf.extensions.apis.lookup import all_apis
 from pytest_flashinfer_perf.extensions.models import plan as plans
 from pytest_flashinfer_perf.extensions.models.deployment import Step
 from pytest_flashinfer_perf.routines import all_routines

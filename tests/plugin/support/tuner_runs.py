@@ -4,8 +4,8 @@ import functools
 import math
 import random
 
-from pytest_flashinfer_perf.extensions.tuner.found import FORMAT, CaseFound, QuestionFound, Report
 from pytest_flashinfer_perf.extensions.tuner.race import Race, UnfitError
+from pytest_flashinfer_perf.extensions.tuner.results import FORMAT, CaseResult, QuestionResult, Report
 from pytest_flashinfer_perf.extensions.tuner.search import entries
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 
@@ -46,13 +46,13 @@ def case(seed, tunes, costs=COST_US, *, default=SLOW, name="mine/m4-auto", **mor
         "instrument": "wall",
         "cuda_graph": False,
         "device": "none",
-        "questions": (QuestionFound("op", ("Runner",)),),
+        "questions": (QuestionResult("op", ("Runner",)),),
         "rounds": race.round,
         "tactics": tuple(entries(race)),
         "best": race.field.best,
         "ways": {"default": default, **{f"tune {n}": pick for n, pick in enumerate(tunes, start=1)}},
     }
-    return CaseFound(**{**made, **more})
+    return CaseResult(**{**made, **more})
 
 
 @functools.cache

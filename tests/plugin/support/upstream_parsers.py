@@ -1,15 +1,13 @@
 """The flags of upstream's parsers, as data: what is written here was read in its files, and nothing of them is copied.
 
 Read in `benchmarks/flashinfer_benchmark.py` and `benchmarks/routines/{attention,gemm,moe,moe_utils}.py` of
-https://github.com/flashinfer-ai/flashinfer at two commits, whose flags of these families are the same:
+https://github.com/flashinfer-ai/flashinfer at two commits, whose flags of these families are the same: of v0.6.18rc7,
+3b3e688a5427a057dc9ebf4658fe9e31b9714668, and of 2026-08-22, fb28d7242b3506a2348265962041acc1fb56cca4, which has one
+routine more.
 """
 
 import argparse
 
-COMMITS = {
-    "0.6.18": "3b3e688a5427a057dc9ebf4658fe9e31b9714668",  # v0.6.18rc7, the head of release-v0.6.18
-    "main": "fb28d7242b3506a2348265962041acc1fb56cca4",  # 2026-08-22
-}
 ROUTINES = {
     "attention": """BatchDecodeWithPagedKVCacheWrapper BatchPrefillWithPagedKVCacheWrapper
         BatchPrefillWithRaggedKVCacheWrapper BatchMLAPagedAttentionWrapper""",
@@ -33,10 +31,10 @@ ROUTINES = {
         apply_rope_with_cos_sin_cache mla_rope_quantize_fp8 rope_quantize_fp8
         rope_quantize_fp8_append_paged_kv_cache""",
     "mamba": "selective_state_update",
+    "kda": "recurrent_kda_prefill",
     "gdn": "gated_delta_rule_decode gated_delta_rule_mtp chunk_gated_delta_rule",
     "sparse_attention": "MSAProxyScore MSASparseAttention MSASparseDecode MSAPipeline",
 }
-ROUTINES_OF_MAIN = {"kda": "recurrent_kda_prefill"}
 # A main of September 2026, which is stored without its commit, has these too.
 ROUTINES_SINCE = {
     "trtllm_batch_decode_sparse_mla_dsv4",
@@ -56,25 +54,6 @@ LEAST = {
     "gdn": "--batch_size 4",
     "kda": "--batch_size 4 --s_qo 64",
     "sparse_attention": "",
-}
-# How many lines of main's `samples/sample_testlist.txt` want what FlashInfer 0.7.2.post1 lacks: by routine, and by the
-# flag that its template has not, or by nothing where there is no template.
-LACKING = {
-    ("cute_dsl_fp4_block_scale_moe", ""): 4,
-    ("nvfp4_batched_quantize", ""): 3,
-    ("b12x_fused_moe", ""): 2,
-    ("rmsnorm_fp4quant", "--num_heads 2"): 1,
-    ("rmsnorm_fp4quant", "--use_global_scale"): 1,
-    ("rmsnorm_fp4quant", "--out_dtype mxfp4"): 1,
-    ("add_rmsnorm_fp4quant", "--num_heads 2"): 1,
-    ("add_rmsnorm_fp4quant", "--use_global_scale"): 2,
-    ("add_rmsnorm_fp4quant", "--out_dtype mxfp4"): 2,
-    ("nvfp4_quantize", "--sf_layout 8x4"): 1,
-    ("selective_state_update", "--backends triton"): 10,
-    ("gated_delta_rule_decode", "--pool_mode split"): 1,
-    ("gated_delta_rule_decode", "--backends triton"): 1,
-    ("gated_delta_rule_decode", "--state_layout nontranspose --backends triton"): 1,
-    ("gated_delta_rule_mtp", "--backends triton"): 1,
 }
 WITHOUT_VOCABULARY = ("top_k_page_table_transform", "top_k_ragged_transform")
 
@@ -160,7 +139,7 @@ BACKENDS = {
 }
 # Of `full_output_columns` in `routines/flashinfer_benchmark_utils.py`, some of which stand in several groups.
 COLUMNS = {
-    COMMITS["main"]: """routine median_time std_time tflops tb_per_sec backend resolved_backend
+    "main": """routine median_time std_time tflops tb_per_sec backend resolved_backend
         s_qo s_kv head_dim_qk head_dim_vo head_dim_ckv head_dim_kpe causal q_dtype kv_dtype avg_actual_seq_len
         random_actual_seq_len is_var_seq cute_dsl_impl n group_size tile_size scale_major_mode mma_sm
         use_128x4_sf_layout use_nvfp4 bias num_tokens intermediate_size num_experts top_k n_group topk_group
@@ -191,14 +170,10 @@ class _Parser(argparse.ArgumentParser):
         raise ValueError(message)
 
 
-def routines(version):
-    return {**ROUTINES, **(ROUTINES_OF_MAIN if version == "main" else {})}
-
-
-def parser(version, family):
+def parser(family):
     """A parser that takes and refuses what upstream's does in a line of this family."""
     made = _Parser(add_help=False)
-    names = [name for listed in routines(version).values() for name in listed.split()]
+    names = [name for listed in ROUTINES.values() for name in listed.split()]
     made.add_argument("--routine", "-R", required=True, choices=names)
     made.add_argument("--verbose", "-v", action="count", default=0)
     if family in BACKENDS:

@@ -62,8 +62,8 @@ def rank() -> int:
 def group(p: Between) -> Ranks:
     here = joined.here()
     if here is None or here.size != p.num_gpus:
-        asked = "its own test, which starts them" if here is None else f"--num_gpus {here.size}"
-        raise CannotRunError(f"the call needs {p.num_gpus} processes that make it together: run it by {asked}")
+        remedy = "its own test, which starts them" if here is None else f"--num_gpus {here.size}"
+        raise CannotRunError(f"the call needs {p.num_gpus} processes that make it together: run it by {remedy}")
     return here
 
 

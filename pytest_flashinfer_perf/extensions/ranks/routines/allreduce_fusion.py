@@ -207,8 +207,8 @@ def _trtllm(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[A
         written["output" if p.pattern == SUM else "quant_out" if p.is_fp8 else "norm_out"] = x.out
         written["scale_out" if p.pattern == DYNAMIC else "scale_factor"] = x.scale
         how = {"launch_with_pdl": p.enable_pdl, "use_oneshot": strategy, "rms_eps": EPS}
-        given = {name: value for name, value in written.items() if value is not None}
-        comm.allreduce_fusion(x.input, space, pattern, **given, **how)
+        tensors = {name: value for name, value in written.items() if value is not None}
+        comm.allreduce_fusion(x.input, space, pattern, **tensors, **how)
 
     return _shared.built(launch, x, options)
 

@@ -159,16 +159,16 @@ class _Parts:
         """As bytes: torch cannot index every type of 8 bits on a GPU."""
         return _exchanged(tokens.view(torch.uint8)[self.rows], self.sent, self.came).view(tokens.dtype)
 
-    def sent_back(self, made: Tensor, out: Tensor) -> None:
-        back = _exchanged(made, self.came, self.sent).float()
+    def sent_back(self, answers: Tensor, out: Tensor) -> None:
+        back = _exchanged(answers, self.came, self.sent).float()
         out.copy_(torch.zeros_like(out, dtype=torch.float32).index_add_(0, self.rows, back))
 
 
 def _exchanged(rows: Tensor, sent: list[int], came: list[int]) -> Tensor:
-    given = rows.contiguous().view(torch.uint8)
-    got = given.new_empty(sum(came), given.shape[1])
-    dist.all_to_all_single(got, given, came, sent)
-    return got.view(rows.dtype)
+    sent_bytes = rows.contiguous().view(torch.uint8)
+    received_bytes = sent_bytes.new_empty(sum(came), sent_bytes.shape[1])
+    dist.all_to_all_single(received_bytes, sent_bytes, came, sent)
+    return received_bytes.view(rows.dtype)
 
 
 def _by_torch(p: Exchange, x: AllToAllInputs, options: LaunchOptions) -> Built[AllToAllInputs]:
@@ -177,8 +177,8 @@ def _by_torch(p: Exchange, x: AllToAllInputs, options: LaunchOptions) -> Built[A
 
     def launch(x: AllToAllInputs) -> None:
         scales = None if x.scales is None else parts.sent_there(x.scales)
-        made = _numbers_of(parts.sent_there(x.input), scales) * (rank + 1)
-        parts.sent_back(made.to(p.dtype), x.out)
+        answers = _numbers_of(parts.sent_there(x.input), scales) * (rank + 1)
+        parts.sent_back(answers.to(p.dtype), x.out)
 
     return _shared.built(launch, x, options)
 
@@ -222,7 +222,7 @@ def _exchange(p: Exchange, ranks: Ranks) -> Any:
     from flashinfer import comm
     from flashinfer.comm.mnnvl import MnnvlConfig, TorchDistBackend
 
-    made = comm.MoeAlltoAll(
+    exchange = comm.MoeAlltoAll(
         mapping=comm.Mapping(rank=ranks.rank, tp_size=p.num_gpus, moe_ep_size=p.num_gpus, world_size=p.num_gpus),
         max_num_tokens=p.num_tokens,
         top_k=p.top_k,
@@ -231,7 +231,7 @@ def _exchange(p: Exchange, ranks: Ranks) -> Any:
         mnnvl_config=MnnvlConfig(comm_backend=TorchDistBackend()),
     )
     ranks.meet()  # FlashInfer 0.6.18 does not wait for the others to have cleared theirs
-    return made
+    return exchange
 
 
 SMALL = Exchange(num_tokens=16, hidden_size=512, num_experts=16, top_k=4)

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_flashinfer_perf import check_answer, cli
-from pytest_flashinfer_perf.extensions.apis import by_hand, prepare, registry, shapes, special_cases, truth
-from pytest_flashinfer_perf.extensions.apis import given as made
-from pytest_flashinfer_perf.extensions.apis.known import all_apis
+from pytest_flashinfer_perf.extensions.apis import by_hand, call_inputs, prepare, registry, shapes, special_cases, truth
+from pytest_flashinfer_perf.extensions.apis.lookup import all_apis
 from pytest_flashinfer_perf.extensions.apis.templates import Api, Axis, Declared, installed
 from pytest_flashinfer_perf.spec.params import ParamError
 from pytest_flashinfer_perf.spec.routine import CannotRunError
@@ -126,7 +125,7 @@ def test_what_a_call_changes_counts_once_though_the_template_does_not_tie_it_to_
     params = api_of(f"norm.{name}").params(batch_size=4, hidden_size=64)
     x = inputs(api_of(f"norm.{name}"), params)
     changed = {name: x.call[name] + 1 for name in ("input", "residual")}
-    made.first_call(x, made.Given({**x.call, **changed}, {}), dict)
+    call_inputs.first_call(x, call_inputs.CallInputs({**x.call, **changed}, {}), dict)
     assert api_of(f"norm.{name}").cost(params, x).bytes == (4 * 4 * 64 + 64) * 2
 
 
@@ -135,9 +134,9 @@ def test_an_append_moves_the_rows_that_it_changes(flops, moved):
     """Not the whole cache, unless there are products, which may read it."""
     declared = (Declared("cache", "cache", dims=("pages", "dim")), Declared("rows", "rows", dims=("n", "dim")))
     api = Api("flashinfer.x", "x", "x", "page", (), (), declared, (Declared("cache", "cache"),))
-    x = made.Given({"cache": torch.zeros(64, 8), "rows": torch.ones(2, 8)}, {})
+    x = call_inputs.CallInputs({"cache": torch.zeros(64, 8), "rows": torch.ones(2, 8)}, {})
     appended = {**x.call, "cache": torch.zeros(64, 8).index_fill(0, torch.tensor([3, 9]), 1.0)}
-    made.first_call(x, made.Given(appended, {}), dict)
+    call_inputs.first_call(x, call_inputs.CallInputs(appended, {}), dict)
     assert prepare.cost(api, x, flops=flops).bytes == moved * 8 * 4
 
 
@@ -225,7 +224,7 @@ def test_drawn_axes_make_no_false_alarm(name):
 
 def test_wider_inputs_are_of_wider_types():
     [one] = [one for one in installed().usable if one.path == "flashinfer.norm.rmsnorm"][:1]
-    x = made.make(one, shapes.params_of(one)(batch_size=2, hidden_size=8), "cpu", 1)
+    x = call_inputs.make(one, shapes.params_of(one)(batch_size=2, hidden_size=8), "cpu", 1)
     answer, computed_in = truth.answer(one, x)
     assert (answer["output"].dtype, computed_in) == (torch.float32, "float64")
 

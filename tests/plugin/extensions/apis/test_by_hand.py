@@ -9,7 +9,7 @@ from planted_faults import missed
 from torch.nn.functional import normalize
 
 from pytest_flashinfer_perf.extensions.apis import by_hand
-from pytest_flashinfer_perf.extensions.apis.given import FirstCall
+from pytest_flashinfer_perf.extensions.apis.call_inputs import FirstCall
 
 GDN = "--batch_size 2 --num_q_heads 2 --num_k_heads 2 --num_v_heads 4 --head_size 16"
 LINES = (

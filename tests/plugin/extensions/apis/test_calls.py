@@ -10,9 +10,8 @@ from derived_cases import api_of, build, built, case, given, inputs
 from pytest_flashinfer_perf import check_answer
 from pytest_flashinfer_perf.checking.check import WrongAnswerError
 from pytest_flashinfer_perf.engine.one_case import run_case
-from pytest_flashinfer_perf.extensions.apis import given as made
-from pytest_flashinfer_perf.extensions.apis import prepare, registry, routine, truth
-from pytest_flashinfer_perf.extensions.apis.known import all_apis
+from pytest_flashinfer_perf.extensions.apis import call_inputs, prepare, registry, routine, truth
+from pytest_flashinfer_perf.extensions.apis.lookup import all_apis
 from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.settings.settings import Checking, Measuring
 from pytest_flashinfer_perf.spec.case import Case
@@ -123,30 +122,6 @@ def test_a_wrapper_writes_to_memory_that_its_user_holds():
     assert torch.equal(first, 2 * x.call["x"])
 
 
-def test_the_reference_of_mono_moe_applies_silu_to_the_half_that_the_api_calls_up():
-    """While this holds, its answers are not compared."""
-    from flashinfer.trace.templates import moe
-
-    x = moe._mono_moe_init(seq_len=2, num_experts=8, hidden_size=128, intermediate_size=128, device="cpu")
-    gate_first = moe._mono_moe_reference(**x).float()
-    up = x["expert_weights_up"].view(torch.uint8)
-    x["expert_weights_up"] = up.roll(128, 1).view(torch.float8_e4m3fn)
-    x["expert_scales_up"] = x["expert_scales_up"].roll(1, 1)
-    gate_second = moe._mono_moe_reference(**x).float()
-    by_hand = _experts(x)
-    assert (gate_second - by_hand).norm() < 0.1 * by_hand.norm()  # of tokens that it rounds to fp8
-    assert (gate_first - by_hand).norm() > 0.5 * by_hand.norm()
-
-
-def _experts(x):
-    """All of the eight experts are chosen; the gate's rows come second."""
-    weights = torch.softmax(x["router_logits"].float(), 1)
-    up = x["expert_weights_up"].float() * x["expert_scales_up"].repeat_interleave(128, 1)
-    down = x["expert_weights_down"].float() * x["expert_scales_down"]
-    linear, gate = torch.einsum("th,eih->tei", x["activations_in"].float(), up).chunk(2, -1)
-    return torch.einsum("te,tei,ehi->th", weights, linear * torch.nn.functional.silu(gate), down)
-
-
 @pytest.mark.parametrize(
     ("name", "error", "sentence"),
     [
@@ -193,7 +168,7 @@ def test_a_flag_is_a_number_as_upstreams_script_gives_it_also_where_init_makes_a
 
 
 def _made(api, **given):
-    return made.make(api.api, api.params(batch_size=2, vocab_size=64, **given), "cpu", 0)
+    return call_inputs.make(api.api, api.params(batch_size=2, vocab_size=64, **given), "cpu", 0)
 
 
 def test_what_exchanges_data_between_gpus_is_a_skip_on_one(hopper):
@@ -227,12 +202,12 @@ def test_an_output_whose_reference_answers_otherwise_is_not_compared():
 
 def test_inputs_are_as_the_api_takes_them_where_init_makes_others():
     """By columns, in fp32, and with a type for what the template has as a number."""
-    made = {}
+    call_inputs = {}
     for name in ("gemm_base.bmm_fp8", "routergemm.mm_M1_16_K7168_N256"):
         gemm = api_of(f"gemm.{name}")
-        made |= inputs(gemm, next(iter(gemm.tiers["smoke"]())).params).call
-    assert (made["B"].stride(), made["mat_b"].stride()) == ((64 * 128, 1, 128), (1, 7168))
-    assert (made["dtype"], made["out"].dtype) == (torch.bfloat16, torch.float32)
+        call_inputs |= inputs(gemm, next(iter(gemm.tiers["smoke"]())).params).call
+    assert (call_inputs["B"].stride(), call_inputs["mat_b"].stride()) == ((64 * 128, 1, 128), (1, 7168))
+    assert (call_inputs["dtype"], call_inputs["out"].dtype) == (torch.bfloat16, torch.float32)
 
 
 def test_a_type_of_the_inputs_leaves_a_quantised_output_as_it_is():
@@ -244,8 +219,8 @@ def test_a_type_of_the_inputs_leaves_a_quantised_output_as_it_is():
 def test_a_cause_that_stands_in_a_later_line_of_an_error_is_told():
     error = ValueError("No valid config found in search space.\nConfig: 64 x 64\nCompilerError: no assembler")
     told = "ValueError: No valid config found in search space. Config: 64 x 64 CompilerError: no assembler"
-    assert made.in_a_sentence(error) == told
-    assert made.in_a_sentence(NotImplementedError()) == "NotImplementedError"
+    assert call_inputs.in_a_sentence(error) == told
+    assert call_inputs.in_a_sentence(NotImplementedError()) == "NotImplementedError"
 
 
 def test_the_check_negates_activations_rather_than_weights():
@@ -266,9 +241,9 @@ def test_an_answer_in_place_is_put_back_between_timed_calls(cpu):
 
 
 def test_scales_by_columns_are_the_same_numbers_in_rows_of_four():
-    made = given("gemm.gemm_base.fp8_blockscale_gemm_sm90", M=6, N=128, K=256)
-    assert (tuple(made["input_scale"].shape), made["input_scale"].stride()) == ((6, 2), (1, 8))
-    rows = made["input"].float().unflatten(1, (2, 128)) * made["input_scale"][..., None]
+    call_inputs = given("gemm.gemm_base.fp8_blockscale_gemm_sm90", M=6, N=128, K=256)
+    assert (tuple(call_inputs["input_scale"].shape), call_inputs["input_scale"].stride()) == ((6, 2), (1, 8))
+    rows = call_inputs["input"].float().unflatten(1, (2, 128)) * call_inputs["input_scale"][..., None]
     assert rows.std().item() == pytest.approx(1.0, abs=0.1)
 
 

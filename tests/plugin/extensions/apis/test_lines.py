@@ -116,28 +116,15 @@ def test_every_routine_of_upstreams_on_one_gpu_is_an_api_or_has_a_reason(entries
         assert not entry.problem or "are required" in entry.problem, entry
 
 
-def test_each_of_mains_lines_that_wants_what_this_flashinfer_lacks_is_a_sentence_that_names_it(entries):
-    lines = [line for line, count in upstream_parsers.LACKING.items() for _ in range(count)]
-    assert len(lines) == 32
-    made = entries([f"{name} {least_of(name)} {flags}" for name, flags in lines])
-    for entry, (name, flags) in zip(made, lines, strict=True):
-        lacking = flags.split()[-2:] if flags else ["template"]
-        assert not entry.case, (name, flags)
-        assert any(word.removeprefix("--") in entry.missing for word in lacking), entry.missing
-
-
-FAMILIES = {**upstream_parsers.ROUTINES, **upstream_parsers.ROUTINES_OF_MAIN}
-
-
 def least_of(routine):
     """Without the flags that a line has for itself."""
-    family = next(family for family, names in FAMILIES.items() if routine in names.split())
+    family = next(family for family, names in upstream_parsers.ROUTINES.items() if routine in names.split())
     return upstream_parsers.LEAST.get(family, "")
 
 
 def test_the_shortest_line_of_each_routine_runs_as_its_api_or_is_a_sentence(entries):
     """Of each on one GPU that no routine's file is of."""
-    names = [name for family in upstream_parsers.LEAST for name in FAMILIES[family].split()]
+    names = [name for family in upstream_parsers.LEAST for name in upstream_parsers.ROUTINES[family].split()]
     without = upstream_parsers.WITHOUT_VOCABULARY
     made = entries(
         [f"{name} {least_of(name).partition(' --vocab')[0] if name in without else least_of(name)}" for name in names]

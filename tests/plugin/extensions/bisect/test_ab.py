@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bisect_acceptance import repository
+from commits import repository
 from made import CLOCKED
 
 from pytest_flashinfer_perf import cli

@@ -6,54 +6,22 @@ import shlex
 import sys
 from pathlib import Path
 
-import bisect_acceptance as acceptance
+import commits
 import pytest
+import stand_in_pytest
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.extensions.bisect.histories import git
-
-# In the place of pytest, which takes seconds to start: what it would write of the cases in the file `level`, of which
-# `clock` is measured here, by the clock of this thread, which other programs do not move; others take what it says.
-PYTEST = """
-import json, os, sys, time
-words = dict(word.partition("=")[::2] for word in sys.argv[1:])
-level = json.load(open("level"))
-if "broken" in level:
-    print("level.c:1: error: it does not compile")
-    sys.exit(2)
-only = open(words["--perf-only"]).read().split() if "--perf-only" in words else list(level)
-def measured(seconds):
-    start = time.thread_time()
-    while time.thread_time() - start < seconds:
-        pass
-    return time.thread_time() - start
-rows = []
-for name in only:
-    us = level[name]
-    jitter = 1 + 1e-6 * (os.getpid() % 7)
-    median = measured(us * 1e-6) if name == "clock" else us * jitter * 1e-6
-    stats = {"median": median, "mean": median, "stddev": 1e-3 * median, "iqr": 1e-3 * median, "rounds": 9}
-    extra = {"case": f"own/{name}", "instrument": "wall" if name == "clock" else "cupti"}
-    extra |= {"status": "ok", "bound": "memory"}
-    extra |= {"case_s": time.time(), "kernels": [f"kernel_{us:.0f}"], "resolved_backend": "torch"}
-    if "--perf-case" in words:
-        extra["refcheck"] = "passed" if us < 100 else "wrong"
-    if name == "enqueued":
-        stats |= {"median": 1e-4, "mean": 1e-4}
-        extra["host"] = {"host_us": us, "rounds_us": [us * jitter] * 5, "references_us": [20.0] * 5, "waits": False}
-    rows.append({"name": name, "fullname": name, "stats": stats, "extra_info": extra})
-json.dump({"benchmarks": rows}, open(words["--benchmark-json"], "w"))
-"""
 
 
 @pytest.fixture
 def repo(tmp_path, monkeypatch):
     """Makes a repository of commits with these levels, and goes there; the ids of its commits."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (tmp_path / "fake.py").write_text(PYTEST)
+    (tmp_path / "fake.py").write_text(stand_in_pytest.REPORTS)
 
     def repo(*of_commits):
-        ids = acceptance.repository(tmp_path / "repo", [{"level": json.dumps(level)} for level in of_commits])
+        ids = commits.repository(tmp_path / "repo", [{"level": json.dumps(level)} for level in of_commits])
         monkeypatch.chdir(tmp_path / "repo")
         return ids
 

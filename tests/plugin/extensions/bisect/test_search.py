@@ -1,8 +1,6 @@
-"""The search of a bisection, on made-up answers: planted histories, releases, points that cannot be measured."""
+"""The search of a bisection, on made-up answers: planted changes, releases, points that cannot be measured."""
 
-import itertools
-
-import bisect_acceptance as acceptance
+import commits
 import gate_acceptance as simulated
 import made
 import pytest
@@ -21,17 +19,6 @@ from pytest_flashinfer_perf.extensions.bisect.histories import GitHistory, Point
 from pytest_flashinfer_perf.extensions.host.host_gate import QUANTITY
 from pytest_flashinfer_perf.gate.verdict import Rules
 from pytest_flashinfer_perf.rows import run_file
-
-
-@pytest.mark.parametrize(("count", "nothing"), [(5, 0), pytest.param(20, 2, marks=pytest.mark.more)])
-def test_planted_histories_are_searched_right(count, nothing, tmp_path):
-    """The last two have no change in them."""
-    replayed = itertools.islice(acceptance.replayed(tmp_path), count)
-    seen = [(planted.name, suspects, right) for planted, _, suspects, _, right in replayed]
-    assert [one for one in seen if not one[-1]] == []
-    assert len(seen) == count
-    assert sum(suspects is None for _, suspects, _ in seen) == nothing
-
 
 KERNELS = simulated.even(3, 0.002)
 VERSIONS = Releases(tuple(f"1.{number}" for number in range(17)))
@@ -73,22 +60,44 @@ class OnHost(Levels):
         return RevisionSearch(VERSIONS, Times(self, rules, lambda *_: None)).run()
 
 
+def changed(*changes):
+    """Each change is a place and a factor from there on."""
+    levels = [1.0] * 17
+    for place, factor in changes:
+        levels[place:] = [level * factor for level in levels[place:]]
+    return levels
+
+
 def step_at(place, factor=1.2):
-    return [1.0 if number < place else factor for number in range(17)]
+    return changed((place, factor))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sign", "found"),
+    [
+        ([(3, 1.2), (9, 0.9)], 1, {"1.3"}),
+        ([(3, 1.2), (9, 0.6)], -1, {"1.9"}),
+        ([(3, 1.2), (7, 1 / 1.2), (11, 1.2)], 1, {"1.3", "1.11"}),
+    ],
+)
+def test_a_change_in_the_direction_that_is_asked_for_is_found_among_others(changes, sign, found):
+    [trail] = Levels([changed(*changes)]).search(sign)
+    assert trail.is_located
+    assert set(trail.suspects) <= found
 
 
 def test_a_search_in_releases_skips_what_cannot_be_installed():
     trails = {trail.case: trail for trail in Levels([step_at(5), step_at(12)], broken={"1.8", "1.11"}).search()}
-    assert (trails["case-0"].suspects, trails["case-0"].found) == (("1.5",), True)
+    assert (trails["case-0"].suspects, trails["case-0"].is_located) == (("1.5",), True)
     assert trails["case-1"].suspects == ("1.11", "1.12")
     assert trails["case-1"].verified
-    assert not trails["case-1"].found
+    assert not trails["case-1"].is_located
 
 
 @pytest.mark.parametrize(("quantity", "found"), [(None, "1.8"), ("host", "1.5"), ("plan", "1.12")])
 def test_each_time_of_a_call_is_searched_for_by_itself(quantity, found):
     [trail] = OnHost([step_at(8), step_at(5, 2.0), step_at(12, 2.0)]).search(quantity)
-    assert (trail.suspects, trail.found) == ((found,), True)
+    assert (trail.suspects, trail.is_located) == ((found,), True)
     shown = {None: "time", "host": "50.", "plan": "90."}[quantity]
     assert shown in trail.verified.sentence
 
@@ -125,7 +134,7 @@ def test_an_innocent_release_is_cleared_and_the_search_goes_on():
 
     [trail] = Hot([step_at(12)]).search()
     assert [point for point, _ in trail.cleared] == ["1.8"]
-    assert (trail.suspects, trail.found) == (("1.12",), True)
+    assert (trail.suspects, trail.is_located) == (("1.12",), True)
 
 
 def test_a_point_that_stops_being_measured_at_the_good_end_ends_the_search():
@@ -187,7 +196,7 @@ def test_answers_are_read_as_a_run_writes_them(pytester):
     pytester.runpytest(*arguments).assert_outcomes(passed=2, failed=1)
     measured = Answers(lambda *_: run_file.read(pytester.path / "run.json"))
     found = measured(Question(1, "ends", "old", "new"))
-    known = {case.rpartition("[")[2]: seen.right for (point, case), seen in measured.known.items() if point == "new"}
+    known = {case.rpartition("[")[2]: seen.right for (point, case), seen in measured.answers.items() if point == "new"}
     assert known == {"1]": True, "2]": False, "None]": None}
     assert [finding.answer for finding in found.values()].count(PointVerdict.UNCHANGED) == 1
 
@@ -210,7 +219,7 @@ def test_the_first_wrong_answer_is_found():
 
 def test_a_merge_is_verified_against_each_parent_within_the_ends(tmp_path):
     folder = tmp_path / "repo"
-    ids = acceptance.repository(folder, [{"level": str(number)} for number in range(4)])
+    ids = commits.repository(folder, [{"level": str(number)} for number in range(4)])
     name = ("-c", "user.name=A", "-c", "user.email=a@example.org")
     for branch, start in (("old", ids[0]), ("side", ids[2])):
         git(folder, "checkout", "--quiet", "-b", branch, start)

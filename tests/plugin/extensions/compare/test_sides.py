@@ -57,12 +57,12 @@ def test_an_environment_is_a_folder_a_python_or_a_command(tmp_path):
 def test_a_program_is_asked_where_a_python_is_named():
     here = Environment("here", (sys.executable, *processes.MODULE))
     program = "import json, sys; print(json.dumps(sys.argv[1:]))"
-    assert sides.asked(here, program, "a", "b") == ["a", "b"]
-    assert sides.asked(Environment("here", ("sh", "-c", "x")), program) is None
+    assert sides.answer_of(here, program, "a", "b") == ["a", "b"]
+    assert sides.answer_of(Environment("here", ("sh", "-c", "x")), program) is None
     with pytest.raises(RunError, match="here: its Python does not answer: ZeroDivisionError"):
-        sides.asked(here, "1 / 0")
+        sides.answer_of(here, "1 / 0")
     with pytest.raises(RunError, match="here: its Python does not answer: it prints 'x"):
-        sides.asked(here, "print('x')")
+        sides.answer_of(here, "print('x')")
 
 
 def test_words_are_logged_and_say_the_device(tmp_path):

@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 import distributions
 import pytest
 from declared import OPTIONS
-from distributions import DSL, OLD
+from distributions import DSL, OLD, sides
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.extensions.doctor import consequences, gpus
@@ -134,6 +134,27 @@ def test_a_broken_flashinfer_is_named(cpu, monkeypatch):
     facts = {"no_gpu": "none here", **doctor.facts_about(cpu, [], {})}
     capability.flashinfer_import_error.cache_clear()
     assert any(line.strip().startswith("flashinfer is not installed") for line in told.lines(facts))
+
+
+@pytest.fixture
+def forgotten():
+    """What was read of the packages that are installed."""
+    yield lambda: [known.cache_clear() for known in (requirements.versions, requirements.unmet)]
+    requirements.versions.cache_clear()
+    requirements.unmet.cache_clear()
+
+
+def test_it_says_what_an_incomplete_flashinfer_does_instead(hopper, tmp_path, monkeypatch, capsys, forgotten):
+    monkeypatch.setattr(devices, "find", lambda _: hopper)  # a GPU on which all backends could run
+    monkeypatch.setattr(provenance, "uuids", list)
+    older = f"INCOMPLETE {OLD}: pip install 'nvidia-cutlass-dsl>=4.6.2a0'; then rmsnorm, layernorm"
+    said = ["requires 1 packages, all installed"], [older, "silently run older CUDA kernels"]
+    for folder, code, sentences in zip(sides(tmp_path), (0, 1), said, strict=True):
+        monkeypatch.syspath_prepend(str(folder))
+        forgotten()
+        assert cli.main(["doctor"]) == code
+        shown = " ".join(capsys.readouterr().out.split())
+        assert [one for one in sentences if one not in shown] == []
 
 
 def test_list_shows_every_routine_backend_tier_model_and_flag(capsys):

@@ -79,9 +79,6 @@ def test_what_is_quarantined_is_skipped_and_counted_in_every_run(search, pyteste
         ('"mm_bf17/*" = { reason = "r", link = "l" }', "unknown name 'mm_bf17', did you mean mm_bf16?"),
         ('"--routine mm_bf17" = { reason = "r", link = "l" }', "routine: unknown name 'mm_bf17', did you mean"),
         ('"--routine mm_bf16 --mm 3" = { reason = "r", link = "l" }', "unknown flag --mm"),
-        ('"mm_bf16/*" = { reason = "r" }', "needs a link"),
-        ('"mm_bf16/*" = { link = "l" }', "needs a reason"),
-        ('"mm_bf16/*" = { reason = "r", link = "l", why = "w" }', "unknown name 'why', known are reason, link"),
     ],
 )
 def test_a_quarantine_that_cannot_be_understood_is_an_error(search, pytester, line, sentence):

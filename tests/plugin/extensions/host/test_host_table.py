@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made import typed
-from reports import benchmark, document, write
+from reports import benchmark, document, read
 
 from pytest_flashinfer_perf.extensions import host as extension
 from pytest_flashinfer_perf.extensions.host.host_gate import HostLimits
 from pytest_flashinfer_perf.extensions.host.host_time import HostLine, HostTime
 from pytest_flashinfer_perf.extensions.host.table import NOTHING, lines, waiting
-from pytest_flashinfer_perf.extensions.reports import markdown, story
+from pytest_flashinfer_perf.extensions.reports import markdown
 from pytest_flashinfer_perf.gate import thresholds
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.settings import project_file
@@ -30,19 +30,11 @@ def cost(us=20.0, plan_us=None, **seen):
 
 
 @pytest.fixture
-def read(tmp_path):
-    def made(*benchmarks):
-        return story.read([write(tmp_path / "run.json", document(*benchmarks))])
-
-    return made
-
-
-@pytest.fixture
-def measured(read):
+def measured(tmp_path):
     """Plans of one backend over batches, a call that waits and that the GPU waits for, one without figures."""
     plans = [benchmark("fa2", batch, host=cost(5.0, 100.0 + batch)) for batch in (1, 16, 64)]
     waits = benchmark("fa3", host=cost(40.0, synchronisations=1, allocations=2, lines=(ITEM,)))
-    return read(*plans, waits, benchmark("cudnn", host=None))
+    return read(tmp_path, document(*plans, waits, benchmark("cudnn", host=None)))
 
 
 def test_the_terminal_says_what_each_call_takes_and_which_lines_wait(measured):
@@ -67,9 +59,9 @@ def test_a_report_has_the_costliest_calls_first_and_names_who_waits(measured):
     assert "1 x flashinfer/prefill.py:12 in run" in text
 
 
-def test_without_a_gpu_the_terminal_says_so_and_a_report_has_no_such_section(read):
+def test_without_a_gpu_the_terminal_says_so_and_a_report_has_no_such_section(tmp_path):
     assert list(lines([typed(host=None)])) == [NOTHING]
-    assert list(extension.pytest_perf_sections(read(benchmark("fa2", host=None)))) == []
+    assert list(extension.pytest_perf_sections(read(tmp_path, document(benchmark("fa2", host=None))))) == []
 
 
 def names_in_tables(heading):

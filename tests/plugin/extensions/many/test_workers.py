@@ -173,7 +173,7 @@ def test_workers_stay_inside_of_the_callers_gpus(monkeypatch, visible, device, k
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert gpus.seen(device) == known
+    assert gpus.visible_to(device) == known
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,3 @@ def published(name):
 @pytest.mark.parametrize("name", sorted(MODELS.keys() - WITHOUT_CONFIG))
 def test_a_published_model_has_the_sizes_of_its_config(name):
     assert MODELS[name] == published(name)
-
-
-def test_models_without_a_config_are_few():
-    assert MODELS.keys() - set(shipped.names()) == WITHOUT_CONFIG

@@ -9,7 +9,7 @@ from reports import document, unmeasured
 from step_runs import FLAGS, PRODUCTS, TIMES, completed, recorded_of, rows
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.extensions.apis.known import all_apis
+from pytest_flashinfer_perf.extensions.apis.lookup import all_apis
 from pytest_flashinfer_perf.extensions.models import kernels, shipped
 from pytest_flashinfer_perf.extensions.models import plan as plans
 from pytest_flashinfer_perf.extensions.models.deployment import Step

@@ -99,12 +99,6 @@ def test_a_report_of_a_step_without_rows_has_the_reason(plan, tmp_path):
     assert "has usable rows of no device: a step runs on one GPU" in table.below[0]
 
 
-def test_the_gate_shows_the_change_of_the_sum(compared):
-    code, text = compared({**TIMES, "lm-head": 24.0})
-    assert code == 0
-    assert "step of tiny: 304.0 us, without embedding; -5.00% +- 1." in text
-
-
 @pytest.mark.parametrize(
     ("share", "settings", "code", "sentence"),
     [

@@ -104,7 +104,7 @@ def test_what_compiles_writes_and_judges_nothing_of_the_sessions_own_and_keeps_i
     given = config.option
     assert [given.perf_gate, given.perf_html] == [None, None]
     assert {name: getattr(given, name) for name in loop.OF_OTHERS} == loop.OF_OTHERS
-    assert (given.perf_iters, given.perf_shard is not None) == (3, True)
+    assert (given.perf_iters, given.perf_shard is not None, given.perf_suite) == (3, True, "default")
 
 
 def test_what_there_is_no_gpu_to_compile_for_is_said(toolkit, prebuild, monkeypatch):

@@ -39,7 +39,7 @@ def test_identical_code_that_agrees_and_extra_work_that_is_found():
     proof = proved(sides(), sides(name="decode/b1-fa3"))
     assert (proof.exit_code, proof.troubles) == (0, ())
     assert proof.called(Verdict.SLOWER) == Frequency(0, 24, 4)
-    assert (proof.failed, proof.found) == (Frequency(0, 12, 2), Frequency(32, 32, 8))
+    assert (proof.failed, proof.detected) == (Frequency(0, 12, 2), Frequency(32, 32, 8))
     case = proof.cases[0]
     assert math.expm1(case.measured) == pytest.approx(0.5)
     assert case.observed == pytest.approx(0.00085, rel=0.05)
@@ -60,7 +60,7 @@ def test_a_case_on_two_levels_is_called_slower_by_itself():
     assert proof.exit_code == 1
     assert [case.called(Verdict.SLOWER).hits for case in proof.cases] == [4, 0]
     assert (proof.called(Verdict.SLOWER).hits, proof.called(Verdict.FASTER).hits, proof.failed.hits) == (4, 4, 4)
-    assert proof.found.share == 1
+    assert proof.detected.share == 1
     assert proof.cases[0].predicted / proof.cases[0].observed < 0.6
     assert "the gate does not keep its promise here" in printed(proof)
 
@@ -76,12 +76,12 @@ def test_ambiguous_is_not_found():
     """Its time is longer, and its cycles are as they were."""
     proof = proved(sides(cycles=180_000.0, sm_ghz=1.8))
     assert {judged.verdict for judged in proof.cases[0].extended} == {Verdict.AMBIGUOUS}
-    assert (proof.found.hits, proof.exit_code) == (0, 1)
+    assert (proof.detected.hits, proof.exit_code) == (0, 1)
 
 
 def test_extra_work_below_the_threshold_is_not_counted():
     proof = proved(sides(share=0.015), sides(name="decode/b1-fa3"))
-    assert proof.found == Frequency(16, 16, 4)
+    assert proof.detected == Frequency(16, 16, 4)
     assert proof.exit_code == 0
     assert "not counted, +1.50 % was planted where +2.00 % is allowed: decode/b16-fa3" in printed(proof)
     alone = proved(sides(share=0.015))
@@ -98,14 +98,14 @@ def test_the_projects_thresholds_decide():
 def test_what_a_busy_machine_measured_proves_nothing():
     busy = {"seconds": 1.0, "cores": 2, "waited": 0.7, "load": 6.0}
     proof = proved(sides(), sides(name="decode/b1-fa3", instrument="wall", contention=busy))
-    assert (proof.failed.hits, proof.found.tries, proof.exit_code) == (0, 16, 2)
+    assert (proof.failed.hits, proof.detected.tries, proof.exit_code) == (0, 16, 2)
     assert "NOT MEASURED: decode/b1-fa3: AMBIGUOUS: this machine was busy: load 6 on 2 cores" in printed(proof)
 
 
 def test_a_plain_benchmark_is_not_planted():
     benchmarks = [plain(us=us) for us in QUIET]
     proof = proved(sides(), (benchmarks, benchmarks))
-    assert proof.found.tries == 16
+    assert proof.detected.tries == 16
     assert "not planted, its time is not measured by perf in this process: t.py::test_plain" in printed(proof)
 
 

@@ -6,6 +6,7 @@ import shlex
 import sys
 
 import pytest
+import stand_in_pytest
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.extensions.prove import planting
@@ -69,50 +70,13 @@ def test_a_spinning_kernel_adds_what_is_asked_and_at_least_its_launch(asked, add
     assert spin.lasting(asked).seconds == pytest.approx(added, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        (None, "does not exist"),
-        ("[1]", "must hold seconds by test id"),
-        ('{"a": "x"}', "must hold seconds by test id"),
-        ('{"a": -1}', "a: seconds must be above zero, got -1"),
-        ('{"a": Infinity}', "a: seconds must be above zero, got inf"),
-    ],
-)
-def test_what_cannot_be_planted_is_said(pytester, text, sentence):
-    if text is not None:
-        (pytester.path / "plants.json").write_text(text)
-    done = pytester.runpytest(*QUICK, "--perf-plant=plants.json")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    assert re.search(f"plants.json: .*{re.escape(sentence)}", done.stderr.str())
-
-
-# In the place of pytest, which takes seconds to start: what it would write, of two cases that take 1 ms and 2 ms.
-PYTEST = """
-import json, os, sys, time
-words = dict(word.partition("=")[::2] for word in sys.argv[1:])
-plants = json.load(open(words["--perf-plant"])) if "--perf-plant" in words else {}
-rows = []
-for name, ms in (("a", 1.0), ("b", 2.0)):
-    planted = plants.get(name, 0.0)
-    jitter = 1 + 1e-6 * (os.getpid() % 7)
-    median = 1e-3 * ms * jitter + planted
-    stats = {"median": median, "mean": median, "stddev": 1e-7, "iqr": 1e-7, "rounds": 100}
-    extra = {"case": f"own/{name}", "status": "ok", "instrument": "cupti", "bound": "memory"}
-    extra |= {"planted_us": planted * 1e6 or None}
-    extra["case_s"] = time.time()
-    rows.append({"name": name, "fullname": name, "stats": stats, "extra_info": extra})
-json.dump({"benchmarks": rows}, open(words["--benchmark-json"], "w"))
-sys.exit(int(words.get("CODE", 0)))
-"""
-
-
 @pytest.fixture
 def prove(pytester, monkeypatch, tmp_path, capsys):
-    """Exit code, standard output and standard error of the command."""
+    """Exit code, standard output and standard error of the command, of two cases that take 1 ms and 2 ms."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (pytester.path / "fake.py").write_text(PYTEST)
+    (pytester.path / "fake.py").write_text(stand_in_pytest.REPORTS)
+    (pytester.path / "level").write_text('{"a": 1000, "b": 2000}')
     python = f"--python={shlex.quote(sys.executable)} -S fake.py"
 
     def prove(*own, pytests=()):

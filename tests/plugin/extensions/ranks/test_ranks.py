@@ -16,7 +16,7 @@ from torch.distributed import _symmetric_memory
 from pytest_flashinfer_perf.extensions.many import gpus
 from pytest_flashinfer_perf.extensions.models import budget
 from pytest_flashinfer_perf.extensions.models.deployment import Step
-from pytest_flashinfer_perf.extensions.ranks import asked, group, joined, pytest_perf_devices
+from pytest_flashinfer_perf.extensions.ranks import group, joined, pytest_perf_devices, rank_environment
 from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.spec.presets import Spread
@@ -180,25 +180,25 @@ def test_what_could_not_be_one_case_ends_the_session(session, marker, given, sen
 def test_the_environment_of_a_rank_is_no_sessions_and_has_all_gpus(monkeypatch):
     for name, value in {"PYTEST_ADDOPTS": "-n 2", "CUDA_VISIBLE_DEVICES": "1", "FLASHINFER_PERF_GPUS": "0,1"}.items():
         monkeypatch.setenv(name, value)
-    for name in asked.NO_MULTICAST:
+    for name in rank_environment.NO_MULTICAST:
         monkeypatch.delenv(name, raising=False)
 
     def made(*, no_multicast=False):
-        return asked.environment(2, 1, "folder", no_multicast=no_multicast)
+        return rank_environment.environment(2, 1, "folder", no_multicast=no_multicast)
 
     assert "PYTEST_ADDOPTS" not in made()
     assert [made()[name] for name in ("CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE")] == ["0,1", "1", "2"]
-    assert made()[asked.STARTER] == str(os.getpid()), "its parent, which may be process 1"
-    assert asked.multicast(made()) == "multicast allowed"
-    assert asked.multicast(made(no_multicast=True)) == "no multicast"
-    for name, off in asked.NO_MULTICAST.items():
+    assert made()[rank_environment.STARTER] == str(os.getpid()), "its parent, which may be process 1"
+    assert rank_environment.multicast(made()) == "multicast allowed"
+    assert rank_environment.multicast(made(no_multicast=True)) == "no multicast"
+    for name, off in rank_environment.NO_MULTICAST.items():
         monkeypatch.setenv(name, off)
-        assert asked.multicast(made()) == "no multicast", name
+        assert rank_environment.multicast(made()) == "no multicast", name
         monkeypatch.delenv(name)
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "1")
     monkeypatch.setenv("NVSHMEM_DISABLE_NVLS", "1")
     assert [made()[name] for name in ("NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST")] == ["1", "1"]
-    assert asked.multicast(made(no_multicast=True)) == "no multicast"
+    assert rank_environment.multicast(made(no_multicast=True)) == "no multicast"
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_the_environment_of_a_rank_is_no_sessions_and_has_all_gpus(monkeypatch):
     ],
 )
 def test_a_case_between_gpus_wants_to_be_told_about_multicast(environment, option, runs):
-    assert (asked.undecided(environment, no_multicast=option) is None) == runs
+    assert (rank_environment.undecided(environment, no_multicast=option) is None) == runs
 
 
 def test_memory_that_ranks_share_for_a_barrier_never_has_multicast(monkeypatch, hopper):

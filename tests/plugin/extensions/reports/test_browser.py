@@ -125,12 +125,6 @@ def test_a_point_says_what_it_is_and_opens_its_case(shown):
     assert one(shown, "dialog h2").text.endswith("llama-b1-s1024-fa2")
 
 
-def test_the_roofline_can_be_narrowed_to_what_is_drawn(shown):
-    legend = {text.text for text in all_of(shown, '[data-chart="roofline"] .role-legend text')}
-    assert {"fa2", "cudnn", "fa3"} <= legend
-    assert "bfloat16" in one(shown, '[data-chart="roofline"]').text
-
-
 def test_a_case_opens_and_closes_by_keyboard_with_samples_and_clocks(shown):
     button = one(shown, "#table .open")
     shown.execute_script("arguments[0].focus()", button)

@@ -1,21 +1,16 @@
 """The report as Markdown."""
 
 import pytest
-from reports import HOSTILE, ROUTINE, Sections, benchmark, document, extended_by, unmeasured, write
+from reports import HOSTILE, ROUTINE, Sections, benchmark, document, extended_by, read, unmeasured, write
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.extensions.reports import markdown, story
+from pytest_flashinfer_perf.extensions.reports import markdown
 
 
 @pytest.fixture
 def told(tmp_path):
     """The lines of these documents' report."""
-
-    def read(*documents):
-        paths = [write(tmp_path / f"{i}.json", said) for i, said in enumerate(documents)]
-        return list(markdown.lines(story.read(paths)))
-
-    return read
+    return lambda *documents: list(markdown.lines(read(tmp_path, *documents)))
 
 
 def test_markdown_escapes_names_and_folds_its_tables(tmp_path, capsys):
@@ -32,10 +27,9 @@ def test_markdown_escapes_names_and_folds_its_tables(tmp_path, capsys):
     assert "| 1 | it needs compute capability 10.0 |" in text
 
 
-def test_the_title_of_a_fold_is_html_and_no_markdown(tmp_path):
+def test_the_title_of_a_fold_is_html_and_no_markdown(told):
     rows = [benchmark(backend, routine="mm_bf16") for backend in ("cudnn", "cublaslt")]
-    read = story.read([write(tmp_path / "run.json", document(*rows))])
-    assert any(line.startswith("<details><summary>mm_bf16: ") for line in markdown.lines(read))
+    assert any(line.startswith("<details><summary>mm_bf16: ") for line in told(document(*rows)))
 
 
 def test_a_shared_place_is_shown_as_one(told):

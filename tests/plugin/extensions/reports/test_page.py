@@ -8,19 +8,15 @@ import re
 import pytest
 import vl_convert
 from made import calls
-from reports import HOSTILE, ROUTINE, Sections, benchmark, document, extended_by, unmeasured, write
+from reports import HOSTILE, ROUTINE, Sections, benchmark, document, extended_by, read, unmeasured, write
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.extensions.reports import page, story
+from pytest_flashinfer_perf.extensions.reports import page
 
 
 @pytest.fixture
 def rendered(tmp_path):
-    def render(*documents):
-        paths = [write(tmp_path / f"{i}.json", said) for i, said in enumerate(documents)]
-        return page.render(story.read(paths))
-
-    return render
+    return lambda *documents: page.render(read(tmp_path, *documents))
 
 
 def data(html):
@@ -111,7 +107,7 @@ def many(count):
 
 
 def test_the_work_for_a_page_grows_as_its_rows_do(tmp_path):
-    runs = {n: story.read([write(tmp_path / f"{n}.json", document(*many(n)))]) for n in (50, 100, 200)}
+    runs = {n: read(tmp_path, document(*many(n))) for n in (50, 100, 200)}
     page.render(runs[50])  # imports and caches
     few, more, most = (calls(lambda of=of: page.render(of)) for of in runs.values())
     assert most - more < 2.2 * (more - few)

@@ -170,14 +170,9 @@ def test_what_is_not_one_run_is_refused(second, sentence):
 
 def test_a_file_that_is_none_is_refused(tmp_path, capsys):
     path = tmp_path / "x.json"
-    for text, sentence in (
-        ("{", "x.json: "),
-        ("[1]", "it has no benchmarks"),
-        (json.dumps({"benchmarks": []}), "no run"),
-        (json.dumps({**GOOD[0].document, "commit_info": 3}), "x.json: commit_info must be an object, got 3"),
-        (json.dumps({**GOOD[0].document, "benchmarks": [{}]}), "x.json: benchmark 0 lacks fullname"),
-        (json.dumps(part(1, ["a"], **{SHARD: None}).document), "written without --perf-shard"),
-    ):
+    of_nobody = json.dumps({"benchmarks": []})
+    whole = json.dumps(part(1, ["a"], **{SHARD: None}).document)
+    for text, sentence in ((of_nobody, "no run"), (whole, "written without --perf-shard")):
         path.write_text(text)
         assert cli.main(["merge", str(path), "-o", str(tmp_path / "all.json")]) == 2
         assert sentence in capsys.readouterr().err

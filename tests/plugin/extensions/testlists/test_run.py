@@ -7,7 +7,7 @@ import re
 import shlex
 
 import pytest
-from old_commands import MANY_LINES, ONE_LINE
+from old_commands import ONE_LINE
 
 from pytest_flashinfer_perf.engine.one_case import obstacle
 from pytest_flashinfer_perf.extensions.testlists import run_command
@@ -62,15 +62,13 @@ def test_run_takes_its_testlist_and_says_the_flags_beside_it_of_each_line(ran, p
 MEMORY = {"NVIDIA H200": 139, "NVIDIA B200": 178}
 
 
-@pytest.mark.parametrize(
-    "command", [*ONE_LINE, *MANY_LINES], ids=lambda command: command.partition("--routine ")[2][:9]
-)
+@pytest.mark.parametrize("command", ONE_LINE, ids=lambda command: command.partition("--routine ")[2][:9])
 def test_a_command_of_the_documents_runs_as_it_stands_with_each_backend_on_the_gpu_that_it_is_for(
     command, hopper, blackwell, monkeypatch
 ):
     """FA3 is Hopper's, and everything else is Blackwell's, whose card the documents were written on."""
     monkeypatch.setattr(Device, "free_bytes", lambda device: MEMORY[device.name] << 30)
-    words = shlex.split(command.replace("\\\n", " "))
+    words = shlex.split(command)
     line = next(word for word in run_command.as_pytest(words) if word.startswith("--perf-case=")).partition("=")[2]
     asked = [entry.case for entry in lines.read(line, "") if not entry.case.stands_in]
     assert {case.routine.name for case in asked} == {words[words.index("--routine") + 1]}
@@ -162,18 +160,10 @@ def test_a_file_without_a_name_is_refused(ran, option):
     assert ran(f"{GEMM} {option} -- --perf-device=cpu").code == pytest.ExitCode.USAGE_ERROR
 
 
-@pytest.mark.parametrize(
-    ("command", "sentence"),
-    [
-        (f"{GEMM} --batch_sise 3", "unknown flag --batch_sise (did you mean --batch_size?)"),
-        (GEMM.replace("--k", "--kk"), "unknown flag --kk (did you mean --k?)"),
-        ("--testlst my.txt", "unknown flag --testlst (did you mean --testlist?)"),
-    ],
-)
-def test_run_says_what_it_does_not_understand(ran, command, sentence):
-    done = ran(command)
+def test_run_says_what_it_does_not_understand(ran):
+    done = ran("--testlst my.txt")
     assert done.code == pytest.ExitCode.USAGE_ERROR
-    assert sentence in done.err
+    assert "unknown flag --testlst (did you mean --testlist?)" in done.err
 
 
 def test_run_without_a_word_asks_for_one(command, capsys):

@@ -124,17 +124,6 @@ def test_a_folder_is_no_list(run, pytester):
     refused.complains("*'lists' is a folder: name its files, as --perf-testlist=lists/FILE")
 
 
-EMPTY = "backends= backends=, case= testlist= model= strict-skips= trace-set= trace-config= autotune-cache= only="
-FILES = "fuzz-flags= findings= config= html= csv= vllm-csv="
-
-
-@pytest.mark.parametrize("option", f"{EMPTY} {FILES}".split())
-def test_an_option_of_an_unset_variable_is_refused(run, option):
-    refused = run(f"{GEMM} -n 1\n", "lines.txt", f"--perf-{option}")
-    assert refused.code == pytest.ExitCode.USAGE_ERROR
-    refused.complains(f"ERROR: --perf-{option.partition('=')[0]}: empty name: is a shell variable unset?")
-
-
 def test_a_list_that_asks_for_nothing_is_an_error(run):
     done = run("# nothing\n", "--perf-testlist=lines.txt")
     assert done.code == pytest.ExitCode.INTERRUPTED
@@ -209,20 +198,6 @@ def test_a_mutated_line_is_an_entry_or_a_comment(rand: random.Random, changes, l
     assert len(entries) >= len(_asked(text))
     assert len({entry.name for entry in entries}) == len(entries)
     assert all(bool(entry.case) + bool(entry.missing) + bool(entry.problem) == 1 for entry in entries)
-
-
-def test_no_line_of_mutated_lists_is_lost_on_the_way_through_pytest(run, pytester):
-    rand = random.Random(0)
-    texts = ["\n".join(mutated(rand, line, rand.randrange(12)) for line in (GEMM, DECODE)) for _ in range(30)]
-    for number, text in enumerate(texts):
-        (pytester.path / f"{number}.list").write_text(text)
-    lists = [f"--perf-testlist={number}.list" for number in range(30)]
-    done = run("", *lists, "--perf-max-memory=0.001", "--perf-iters=1", "--continue-on-collection-errors")
-    entries = sum(len(_read(text)) for text in texts)
-    assert sum(done.outcomes.get(kind, 0) for kind in ("passed", "failed", "skipped")) == entries
-    assert entries >= sum(len(_asked(text)) for text in texts)
-    assert "Traceback" not in done.out + done.err
-    assert done.code == (pytest.ExitCode.TESTS_FAILED if done.outcomes.get("failed") else pytest.ExitCode.OK)
 
 
 COMMON = "--no_cuda_graph --use_cupti --refcheck --random_seed 7 -v -n 20 -d 3 --case_tag x --generate_repro_command"

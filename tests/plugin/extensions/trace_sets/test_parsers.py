@@ -160,8 +160,8 @@ def test_shared_memory_keeps_what_is_given_and_spoils_outputs():
     assert not memory.grow(one.end)
     one.fill(memory.tensor, given)
     theirs = shared.opened_file(memory.file, len(memory.tensor))
-    assert all(map(torch.equal, one.given(theirs)[:2], given[:2]))
-    assert one.given(theirs)[2] == 0.5
+    assert all(map(torch.equal, one.values_in(theirs)[:2], given[:2]))
+    assert one.values_in(theirs)[2] == 0.5
     assert one.written(theirs)[0].isnan().all()
     one.written(theirs)[0].fill_(1.0)
     assert one.written(memory.tensor)[0].eq(1.0).all()

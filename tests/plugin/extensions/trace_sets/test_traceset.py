@@ -1,20 +1,18 @@
 """FlashInfer-Bench's data sets: collected, trusted, and run from pytest, from a program and by the old command."""
 
 import json
-import random
 import re
 import runpy
 from pathlib import Path
 
 import datasets
-import mutations
 import pytest
 from datasets import DataSet, solution, workload
 from traceset_runs import BY_ANY_TIME, FAST, FORGED, GEMM, GEMM_SOLUTIONS, SET, TRUSTED
 
 from pytest_flashinfer_perf import cli
 from pytest_flashinfer_perf.extensions.testlists import run_command
-from pytest_flashinfer_perf.extensions.trace_sets import Benchmark, BenchmarkConfig, TraceSet, data
+from pytest_flashinfer_perf.extensions.trace_sets import Benchmark, BenchmarkConfig, TraceSet
 from pytest_flashinfer_perf.extensions.trace_sets.benchmark import RunnerError
 from pytest_flashinfer_perf.extensions.trace_sets.items import Way
 from pytest_flashinfer_perf.machine import devices
@@ -33,13 +31,6 @@ def test_nothing_is_run_until_it_is_trusted(pytester, session, gemm):
     done.says("1 case skipped", "    1  solutions are other people's code*", "*--perf-trust-solutions")
     assert not (pytester.path / "owned").exists()
     assert not (gemm.root / "traces").exists()
-
-
-def test_traces_that_cannot_be_written_are_an_error_before_a_solution_is_run(session, gemm):
-    gemm.solve(GEMM_SOLUTIONS["right"])
-    done = session(SET, *TRUSTED, "--perf-trace-output=/proc")
-    assert done.code == pytest.ExitCode.USAGE_ERROR
-    done.complains("ERROR: --perf-trace-output: *'/proc/any.jsonl'")
 
 
 def test_a_trace_that_cannot_be_written_in_the_end_is_a_failure_in_one_sentence(pytester, session, gemm):
@@ -122,22 +113,6 @@ def test_what_cannot_be_used_names_file_and_field_and_fails_alone(session, gemm)
     assert done.outcomes == {"skipped": 1, "failed": len(BROKEN) + 1}
     for sentence in (*(said for _, said in BROKEN.values()), "definitions/link.json: is a link that leaves the data"):
         assert sentence in done.out
-
-
-def test_mutated_sets_through_pytest(session, gemm):
-    """Whatever a file holds, every other one is collected, and nothing ends the run."""
-    gemm.solve(GEMM_SOLUTIONS["right"])
-    files = sorted(path for path in gemm.root.rglob("*.json*"))
-    texts = {path: path.read_text() for path in files}
-    for seed in range(6):
-        mutated = files[seed % len(files)]
-        mutated.write_text(mutations.mutated(random.Random(seed), texts[mutated], 1 + seed), encoding="utf-8")
-        done, found = session(SET, "--perf-trace-option=iterations=1"), data.read(gemm.root)
-        assert done.code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
-        assert done.outcomes.get("failed", 0) == len(found.problems)
-        assert sum(done.outcomes.values()) >= 1
-        assert "Traceback" not in done.out
-        mutated.write_text(texts[mutated])
 
 
 def test_a_definition_that_nobody_solves_is_said(session, gemm):

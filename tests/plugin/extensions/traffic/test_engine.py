@@ -51,21 +51,6 @@ def test_every_request_is_answered_and_no_page_is_used_twice(asked, pages, chunk
     assert decoded + by_prompts >= sum(answer for _, answer in asked)
 
 
-def test_a_preempted_request_prefills_what_it_had_answered():
-    scheduler = engine.Scheduler(pages=3, chunk=64, most=2)
-    first, second = engine.Request(0, 14, 20), engine.Request(1, 14, 20)
-    scheduler.add(first)
-    scheduler.add(second)
-    while not scheduler.preempted:
-        scheduler.done(scheduler.step()[1])
-    assert (second.cached, second.pages) == (0, [])
-    assert second.answered > 0
-    assert second.wanted == 14 + second.answered
-    while scheduler.running or scheduler.waiting:
-        scheduler.done(scheduler.step()[1])
-    assert [one.number for one in scheduler.finished] == [0, 1]
-
-
 def test_its_recording_that_ships_has_a_case_for_nearly_all_of_its_time():
     """It is written by `python tools/example_recording.py`."""
     found = replay.of_file(ENGINE.with_name("traffic.jsonl"))

@@ -71,7 +71,7 @@ def test_the_heaviest_come_first_and_each_can_be_run_again(run, session):
     ("text", "words", "sentence"),
     [
         ("", ("second.jsonl",), "one recording at a time"),
-        ("", ("--perf-model=llama-3.1-70b",), "a recording and --perf-model have a sum each"),
+        ("", ("--perf-model=llama-3.1-70b",), "a recording and --perf-model each have a sum"),
         ("", ("--perf-cover=95",), "must be a percentage above 0 and up to 100"),
         ("", ("--perf-backends=nope",), "unknown name 'nope'"),
         ('{"kernel": 3}\n', (), "traffic.jsonl:"),

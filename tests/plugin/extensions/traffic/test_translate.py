@@ -9,11 +9,11 @@ from hypothesis import given, strategies
 from mutations import changed
 from recorded_traffic import CALLS, decode, integers, prefill, product, tensor, unknown
 
-from pytest_flashinfer_perf.extensions.apis import given as inputs_of
-from pytest_flashinfer_perf.extensions.apis.known import all_apis
+from pytest_flashinfer_perf.extensions.apis import call_inputs as inputs_of
+from pytest_flashinfer_perf.extensions.apis.lookup import all_apis
 from pytest_flashinfer_perf.extensions.traffic import arguments as recorded_arguments
 from pytest_flashinfer_perf.extensions.traffic import recording, translate
-from pytest_flashinfer_perf.extensions.traffic.problem import GivenCall, NoCaseError
+from pytest_flashinfer_perf.extensions.traffic.problem import CallArguments, NoCaseError
 from pytest_flashinfer_perf.extensions.traffic.recording import RecordedCall, WrapperState
 from pytest_flashinfer_perf.routines import _offsets, all_routines
 from pytest_flashinfer_perf.routines.moe import _routing
@@ -31,7 +31,7 @@ def called(api, plan=None, sample=None, init=None, **arguments):
 
 
 def posed(call):
-    return translate.problem(GivenCall(call, call.samples[0] if call.samples else None))
+    return translate.problem(CallArguments(call, call.samples[0] if call.samples else None))
 
 
 RAGGED = {**HEADS, "head_dim_qk": 192, "head_dim_vo": 128, "qo_indptr": integers(3), "kv_indptr": integers(3)}
@@ -153,7 +153,7 @@ def test_strange_calls_have_no_traceback(seed):
             recording.VERIFY[RecordedCall](call)  # as the reader of the file does
         except FieldError:
             continue
-        for x in (GivenCall(call, sample) for sample in call.samples or (None,)):
+        for x in (CallArguments(call, sample) for sample in call.samples or (None,)):
             try:
                 found = translate.problem(x)
             except NoCaseError:
@@ -195,7 +195,7 @@ def test_a_decoding_case_calls_what_becomes_the_case_again(kv):
     """By the page table that the case's own inputs have."""
     found = posed(decode(kv, count=3))
     routine = all_routines()["BatchDecodeWithPagedKVCacheWrapper"]
-    x = routine.inputs(found.made, torch.Generator().manual_seed(1), torch.device("cpu"))
+    x = routine.inputs(found.typed, torch.Generator().manual_seed(1), torch.device("cpu"))
     assert x.seq_lens.tolist() == kv
     held = {"indptr": {"lengths": x.table.indptr.diff().tolist()}}
     held |= {"last_page_len": {"values": x.table.last_page_len.tolist()}}

@@ -21,7 +21,7 @@ from tuner_runs import (
 )
 
 from pytest_flashinfer_perf.extensions.tuner import judge, sets
-from pytest_flashinfer_perf.extensions.tuner.found import LeftOut, QuestionFound
+from pytest_flashinfer_perf.extensions.tuner.results import LeftOut, QuestionResult
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 
 
@@ -42,7 +42,7 @@ def test_a_planted_tuner_is_named_with_its_regret():
 
 
 def test_exit_codes_follow_the_limits():
-    assert {code(one) for one in planted()} == {judge.FOUND}
+    assert {code(one) for one in planted()} == {judge.FAILED}
     assert {code(one, Thresholds()) for one in planted()} == {judge.FINE}
     best = [case(seed, [BEST, "1", BEST], default="1") for seed in range(SEEDS)]
     assert sum(code(one) == judge.FINE for one in best) >= MOST
@@ -53,7 +53,7 @@ def test_a_choice_that_cannot_be_used_fails_without_any_limit(pick):
     one = case(0, [pick])
     [failing] = [each for each in found(one, Thresholds()) if each.fails]
     assert f"takes {pick}, which is" in failing.sentence
-    assert judge.exit_code([one], [], [failing]) == judge.FOUND
+    assert judge.exit_code([one], [], [failing]) == judge.FAILED
 
 
 def grown(now, then, limits=LIMITS):
@@ -94,11 +94,11 @@ def test_a_growth_counts_only_surely_beyond_the_threshold_of_the_gate(then, now,
 
 def test_what_vanished_is_named():
     before = case(0, [BEST])
-    now = replace(before, tactics=before.tactics[:-1], questions=(QuestionFound("op", ()),))
+    now = replace(before, tactics=before.tactics[:-1], questions=(QuestionResult("op", ()),))
     sentences = [each.sentence for each in judge.grown([now], [], [before], LIMITS)]
     gone = before.tactics[-1].tactic
     assert sentences == ["vanished since: 1 runner, Runner", f"vanished since: 1 tactic, {gone}"]
-    between = QuestionFound("op", ("Runner",), rounded=("3 is tuned as 4", "one of 4 does not serve 3"))
+    between = QuestionResult("op", ("Runner",), rounded=("3 is tuned as 4", "one of 4 does not serve 3"))
     mended = replace(before, questions=(replace(between, rounded=between.rounded[:1]),))
     [served] = judge.grown([mended], [], [replace(before, questions=(between,))], LIMITS)
     assert served.line == f"NOTE {before.case}: no longer as in --base, op: one of 4 does not serve 3"
@@ -131,7 +131,7 @@ def test_what_is_asked_for_and_not_known_is_incomplete():
     assert unjudged(replace(fine, tactics=tactics)) == ["1 tactic of 8 had no turn: raise --budget"]
     tactics = tuple(replace(one, regret=None) if one.tactic == BEST else one for one in fine.tactics)
     assert unjudged(replace(fine, tactics=tactics)) == ["max_regret = 5%: what 0 costs is not known"]
-    alone = replace(fine, tactics=fine.tactics[:1], questions=(QuestionFound("mm", ("R",), ("R: TypeError",)),))
+    alone = replace(fine, tactics=fine.tactics[:1], questions=(QuestionResult("mm", ("R",), ("R: TypeError",)),))
     assert unjudged(alone, limits=Thresholds()) == ["mm: lists no tactics, R: TypeError"]
     assert unjudged(fine, before=[replace(PLAIN, case="mine/other")]) == ["it has none of these cases"]
     gone = LeftOut("mine/gone", "skipped", "it asks nothing")

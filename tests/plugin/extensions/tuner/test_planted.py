@@ -6,12 +6,13 @@ from dataclasses import asdict
 
 import planted_tactics
 import pytest
+import torch
 from tuner_runs import LIMITS
 
 from pytest_flashinfer_perf.engine import autotune
-from pytest_flashinfer_perf.extensions.tuner import judge
-from pytest_flashinfer_perf.extensions.tuner.found import CaseFound
+from pytest_flashinfer_perf.extensions.tuner import judge, tactics
 from pytest_flashinfer_perf.extensions.tuner.loop import PLUGIN
+from pytest_flashinfer_perf.extensions.tuner.results import CaseResult
 from pytest_flashinfer_perf.extensions.tuner.search import NOT_LISTED, TuneJob
 from pytest_flashinfer_perf.files import write_json
 from pytest_flashinfer_perf.rows import fields
@@ -24,8 +25,6 @@ ENOUGH = 1e6  # seconds: a race ends when enough is known
 
 @pytest.fixture
 def file(pytester, monkeypatch):
-    import torch
-
     for home, name in ((library.AutoTuner, "_profile_single_kernel"), (torch.cuda, "is_current_stream_capturing")):
         monkeypatch.setattr(home, name, getattr(home, name))  # the file's own ends with the test
     plant(pytester, planted_tactics.FILE)
@@ -50,7 +49,7 @@ def ran(pytester, *options, **job):
     events = [json.loads(line) for line in output.read_text().splitlines()]
     assert (events[0]["event"], events[-1]["event"]) == ("begins", "end")
     ended = {event["case"]: event for event in events if event["event"] == "case"}
-    return {name: fields.read(CaseFound, e["found"], name) if "found" in e else e for name, e in ended.items()}
+    return {name: fields.read(CaseResult, e["found"], name) if "found" in e else e for name, e in ended.items()}
 
 
 def name(tactic):
@@ -132,16 +131,49 @@ def test_a_default_and_a_pick_that_raise_are_tactics_that_fail(file):
     ]
 
 
-def test_runners_of_one_class_and_tactics_of_any_type_are_told_apart(file):
-    plant(file, planted_tactics.ALIKE)
-    seen = ran(file, budget=ENOUGH)[M8]
+class Odd:
+    __hash__ = None
+
+    def __repr__(self):
+        return "odd"
+
+
+class R(library.TunableRunner):
+    """Of the second one "0" is the fastest."""
+
+    def __init__(self, milliseconds):
+        self.milliseconds, self.listed = milliseconds, [0, "0", {"tile": 1}, {"tile": 2}, Odd()]
+
+    def get_valid_tactics(self, _inputs, _profile):
+        return self.listed
+
+    def get_cache_key_extras(self, _inputs):
+        return (self.milliseconds,)
+
+    def forward(self, *_, **__):
+        """No tuner calls it here, whose stopwatch is the test's."""
+
+
+def test_runners_of_one_class_and_tactics_of_any_type_are_told_apart(monkeypatch):
+    takes = lambda _tuner, runner, _inputs, tactic, *_, **__: runner.milliseconds * (1 if tactic == "0" else 2)  # noqa: E731
+    monkeypatch.setattr(library.AutoTuner, "_profile_single_kernel", takes)
+    monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
+    runners, answers = [R(8.0), R(2.0)], []
+
+    def call():
+        asked = ("a_product", runners, library.TuningConfig(), [torch.zeros(8, 8)])
+        answers.append(library.AutoTuner.get().choose_one(*asked))
+
+    [question] = tactics.questions(call)
     listed = ("0", "'0'", "{'tile': 1}", "{'tile': 2}", "odd")
     each = {f"{runner} {tactic}" for runner in ("R", "R#2") for tactic in listed}
-    assert {one.tactic for one in seen.tactics} == {*each, "R default"}
-    assert {one.state for one in seen.tactics} == {"best", "slower"}
-    assert seen.best == ("R#2 '0'",)
-    tuned = ran(file, tune=True)[M8]["picked"]
-    assert tuned["tactic"]["answers"] == [["a_product", {"runner": "R#2", "tactic": "0"}]]
+    assert {choice.sentence for choice in question.choices} == {*each, "R default"}
+    found = tactics.tuned(call).tactic
+    assert found.answers == (("a_product", autotune.Choice("R#2", "0")),)
+    with tactics.using(found):
+        call()
+    assert answers[-1] == (runners[1], "0")
+    library.AutoTuner.get().clear_cache()
 
 
 def test_answers_to_two_questions_are_searched_one_by_one_and_then_combined(file):

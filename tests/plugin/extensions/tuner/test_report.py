@@ -9,8 +9,8 @@ import row_documents
 from schemas import faults
 from tuner_runs import LIMITS, RAISES, WRONG, planted, report_of
 
-from pytest_flashinfer_perf.extensions.tuner import found, judge, report
-from pytest_flashinfer_perf.extensions.tuner.found import LeftOut
+from pytest_flashinfer_perf.extensions.tuner import judge, report, results
+from pytest_flashinfer_perf.extensions.tuner.results import LeftOut
 from pytest_flashinfer_perf.files import write_json
 
 
@@ -33,15 +33,15 @@ def test_a_file_is_what_the_schema_says_and_is_read_again(tmp_path):
     made = report_of(*cases, found=judge.findings(cases, LIMITS), left_out=(LeftOut("a", "failed", "x"),))
     path = tmp_path / "r.json"
     write_json(path, asdict(made))
-    schema = json.loads(Path(found.__file__).with_name("tune_report.schema.json").read_text())
+    schema = json.loads(Path(results.__file__).with_name("tune_report.schema.json").read_text())
     assert schema == row_documents.tune_report(), "python tools/row_documents.py writes it"
     document = json.loads(path.read_text())
     assert list(faults(schema, document, "report")) == []
     assert list(faults(schema, {**document, "cases": [{}]}, "report"))
-    assert found.read(path, "--base") == made
+    assert results.read(path, "--base") == made
     path.write_text("{}")
-    with pytest.raises(found.ReportError, match="is no tune-report"):
-        found.read(path, "--base")
+    with pytest.raises(results.ReportError, match="is no tune-report"):
+        results.read(path, "--base")
 
 
 @pytest.mark.parametrize(
@@ -52,5 +52,5 @@ def test_a_base_that_does_not_fit_itself_is_refused(tmp_path, broken):
     if "seconds" in broken:
         broken = {"tactics": tuple(replace(each, **broken) for each in one.tactics)}
     write_json(tmp_path / "r.json", asdict(report_of(replace(one, **broken))))
-    with pytest.raises(found.ReportError, match=f"{one.case}: its ways, times and regrets do not fit: write it anew"):
-        found.read(tmp_path / "r.json", "--base")
+    with pytest.raises(results.ReportError, match=f"{one.case}: its ways, times and regrets do not fit: write it anew"):
+        results.read(tmp_path / "r.json", "--base")

@@ -1,4 +1,4 @@
-"""What is asked of a test that runs in several processes: how many ranks, and with which GPUs and environment.
+"""How many processes (ranks) a test runs in, and the GPUs and the environment of each.
 
 `@pytest.mark.perf_ranks(2)` makes one case run in two processes. A rank is such a process; it knows that it is one by
 its environment, in which the same marker then means nothing.
@@ -51,16 +51,16 @@ def _of_its_case(item: pytest.Item) -> int | None:
 
 def _of_its_routine(item: pytest.Item) -> Callable[[Any], int] | None:
     """How its routine, if it is one between GPUs, says the number; torch is imported by then, and not here."""
-    given = getattr(getattr(item, "callspec", None), "params", {}).get("case", item.stash.get(stash.CASE, None))
-    return getattr(getattr(given, "routine", None), "ranks", None)
+    case = getattr(getattr(item, "callspec", None), "params", {}).get("case", item.stash.get(stash.CASE, None))
+    return getattr(getattr(case, "routine", None), "ranks", None)
 
 
 def _of_marker(item: pytest.Item, marker: pytest.Mark) -> int:
     collective, numbers = marker.kwargs.get("collective"), marker.args
     number = item.config.getoption("perf_ranks") or (numbers[0] if numbers else None)
     if collective not in (None, *BUS_FACTORS) or marker.kwargs.keys() - {"collective"}:
-        known = ", ".join(BUS_FACTORS)
-        raise pytest.UsageError(f"{item.nodeid}: perf_ranks(n, collective=...) takes one of {known}")
+        collectives = ", ".join(BUS_FACTORS)
+        raise pytest.UsageError(f"{item.nodeid}: perf_ranks(n, collective=...) takes one of {collectives}")
     if len(numbers) > 1 or isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise pytest.UsageError(
             f"{item.nodeid}: perf_ranks takes the number of processes, as in perf_ranks(2) or --perf-ranks=2"

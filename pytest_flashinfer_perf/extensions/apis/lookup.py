@@ -24,10 +24,10 @@ def all_apis() -> dict[str, ApiRoutine]:
 
 
 def api_named(name: str) -> ApiRoutine:
-    known = all_apis()
-    if name not in known:
+    routines = all_apis()
+    if name not in routines:
         raise ParamError(f"api: {unknown(name)}")
-    return known[name]
+    return routines[name]
 
 
 def unknown(name: str) -> str:

@@ -24,7 +24,7 @@ class ReportError(FlashinferPerfError):
 
 
 @dataclass(frozen=True)
-class TacticFound:
+class TacticResult:
     """A tactic that could be chosen."""
 
     tactic: Annotated[str, "runner and tactic, with the operation in front where a call asks more than once"]
@@ -39,7 +39,7 @@ class TacticFound:
 
 
 @dataclass(frozen=True)
-class QuestionFound:
+class QuestionResult:
     """An operation that asked the tuner."""
 
     op: Annotated[str, "its name in FlashInfer"]
@@ -49,7 +49,7 @@ class QuestionFound:
 
 
 @dataclass(frozen=True)
-class CaseFound:
+class CaseResult:
     """A case, with everything that could be chosen for it. A way is how one comes to be chosen."""
 
     case: Annotated[str, "as in a row"]
@@ -58,23 +58,23 @@ class CaseFound:
     cuda_graph: Annotated[bool, "whether calls were replayed from CUDA graphs"]
     device: Annotated[str, "the model of the GPU or CPU"]
     rounds: Annotated[int, "in which each that was left was timed once"]
-    tactics: Annotated[tuple[TacticFound, ...], "all that could be chosen"]
+    tactics: Annotated[tuple[TacticResult, ...], "all that could be chosen"]
     best: Annotated[tuple[str, ...], "those that cannot be told from the fastest, which is the first"]
     ways: Annotated[Mapping[str, str], "the tactic of each way: `default`, `tune 1`, `cache`"]
     untuned: Annotated[tuple[str, ...], "ways without an entry that covers the case: they took the default"] = ()
-    questions: Annotated[tuple[QuestionFound, ...], "what it asks the tuner"] = ()
+    questions: Annotated[tuple[QuestionResult, ...], "what it asks the tuner"] = ()
     test: Annotated[str, "the id of its test"] = ""
 
     @property
     def glob_names(self) -> tuple[str, ...]:
         return thresholds.names_of_case(self.case, self.family, self.test.rpartition("::")[2], self.test)
 
-    def tactic(self, name: str) -> TacticFound | None:
+    def tactic(self, name: str) -> TacticResult | None:
         return next((one for one in self.tactics if one.tactic == name), None)
 
     def regret(self, name: str) -> Regret | None:
-        found = self.tactic(name)
-        return found.regret if found else None
+        result = self.tactic(name)
+        return result.regret if result else None
 
     @property
     def tunes(self) -> list[str]:
@@ -114,7 +114,7 @@ class Report:
 
     format: Annotated[str, f"`{FORMAT}`"]
     versions: Annotated[Mapping[str, str | None], "of what is installed, with the card's UUID; `null` for what is not"]
-    cases: Annotated[tuple[CaseFound, ...], "those with a race"]
+    cases: Annotated[tuple[CaseResult, ...], "those with a race"]
     left_out: Annotated[tuple[LeftOut, ...], "the others"] = ()
     findings: Annotated[tuple[TunerFinding, ...], "in the order of the cases"] = ()
 
@@ -123,14 +123,14 @@ def read(path: Path, option: str) -> Report:
     document = file_io.read_json(path)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ReportError(f"{option}={path}: is no tune-report.json of this version")
-    made = fields.read(Report, document, str(path))
-    for case in made.cases:
+    report = fields.read(Report, document, str(path))
+    for case in report.cases:
         if not _fits(case):
             raise ReportError(f"{option}={path}: {case.case}: its ways, times and regrets do not fit: write it anew")
-    return made
+    return report
 
 
-def _fits(case: CaseFound) -> bool:
+def _fits(case: CaseResult) -> bool:
     """Whether it can be compared with: it has a default, the best have times, and others are slower than these."""
     timed = {one.tactic for one in case.tactics if one.seconds and all(0 < took < math.inf for took in one.seconds)}
     regrets = [one.regret for one in case.tactics if one.regret]

@@ -1,8 +1,9 @@
 """The inputs of a case of an API: the arguments of the call and of `plan`, and which of them the call writes.
 
-A case goes through three steps, each of which adds one value that is never changed afterwards: `make` draws the inputs
-(`Given`), a backend's first call shows what it answers and changes (`FirstCall`, by `calling.py`), and the cost asks
-the reference (`Prepared`, by `prepare.py`). The two later ones hang on the inputs, which is all that a check is given.
+A case goes through three stages, each of which adds one value that is never changed afterwards: `make` draws the
+inputs (`CallInputs`), a backend's first call shows what it answers and changes (`FirstCall`, by `calling.py`), and the
+cost asks the reference (`Prepared`, by `prepare.py`). The two later ones hang on the inputs, which is all that a check
+gets.
 """
 
 from __future__ import annotations
@@ -61,17 +62,17 @@ class Shared:
     """
 
     def __init__(
-        self, scratch: Mapping[str, Tensor] | None = None, unfilled: Iterable[str] = (), asked: Iterable[str] = ()
+        self, scratch: Mapping[str, Tensor] | None = None, unfilled: Iterable[str] = (), requested: Iterable[str] = ()
     ) -> None:
         self.scratch = dict(scratch or {})  # memory for a call to work in, which is neither read nor an answer
         self.unfilled = frozenset(unfilled)  # arguments that `init` only allocates
-        self.asked = frozenset(asked)  # further arguments that the case asks for, as with `--arguments`
+        self.requested = frozenset(requested)  # further arguments that the case asks for, as with `--arguments`
         self.first = FirstCall()
         self.prepared: Prepared | None = None
 
 
 @dataclass(frozen=True)
-class Given:
+class CallInputs:
     """The arguments of a call by name, and those of a wrapper's `plan`."""
 
     call: dict[str, Any]
@@ -92,9 +93,9 @@ class Given:
         devices = [tensor.device for tensor in tensors((self.call, self.plan))]
         return next((device for device in devices if device.type == "cuda"), torch.device("cpu"))
 
-    def copied(self) -> Given:
+    def copied(self) -> CallInputs:
         """The same in other memory, for a call that may change it."""
-        copy: Given = Target(lambda _: None, (self,)).at_new_addresses().args[0]
+        copy: CallInputs = Target(lambda _: None, (self,)).at_new_addresses().args[0]
         return copy
 
     @property
@@ -119,26 +120,26 @@ def live(api: Api) -> LiveTemplate:
     return LiveTemplate(function, owner if isinstance(owner, type) else None, trace)
 
 
-def make(api: Api, params: ApiParams, device: str, seed: int) -> Given:
+def make(api: Api, params: ApiParams, device: str, seed: int) -> CallInputs:
     axes = params.axes
     enough = {name: max(axes[name], axes[of]) for name, of in special(api).at_least.items()}
     unused = {name: axes.get(name.removesuffix(special_cases.ONE_MORE), 0) + 1 for name in api.unused}
     try:
         with _Unfilled() as unfilled:
-            made = dict(live(api).trace.init(**{**axes, **enough}, **unused, device=device, seed=seed))
+            drawn = dict(live(api).trace.init(**{**axes, **enough}, **unused, device=device, seed=seed))
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
         raise CannotRunError(f"its template makes no such inputs: {in_a_sentence(error)}") from error
-    call, plan = (made["run"], made["plan"]) if set(made) == {"plan", "run"} else (made, {})
+    call, plan = (drawn["run"], drawn["plan"]) if set(drawn) == {"plan", "run"} else (drawn, {})
     allocated = {name for name, value in call.items() if unfilled.holds(value)}
     typed = _of_dtype({**call, **_as_taken(api, call), **_output_dtype(api, call)}, params.dtype, allocated)
-    further = {**special(api).arguments, **params.given_arguments}
+    further = {**special(api).arguments, **params.further_arguments}
     arguments = _with_arguments(api, {**_left_out(api, axes, call), **_uniform(typed)}, further)
     memory = {name for name in arguments if any(word in name for word in special_cases.SCRATCH)}
     scratch = {name: value for name, value in arguments.items() if name in memory and isinstance(value, Tensor)}
     kept = {name: value for name, value in arguments.items() if name not in scratch}
-    return Given(kept, dict(plan), Shared(scratch, allocated, params.given_arguments))
+    return CallInputs(kept, dict(plan), Shared(scratch, allocated, params.further_arguments))
 
 
 class _Unfilled(TorchDispatchMode):
@@ -168,9 +169,9 @@ def _left_out(api: Api, axes: Mapping[str, Any], call: Mapping[str, Any]) -> dic
 
 def _as_taken(api: Api, call: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors that the API takes in another layout or type than `init` makes them."""
-    asked = special(api).taken_as
-    by_columns = {name: _by_columns(call[name]) for name, how in asked.items() if how == special_cases.BY_COLUMNS}
-    return {**{name: call[name].to(TORCH[how]) for name, how in asked.items() if how in TORCH}, **by_columns}
+    forms = special(api).taken_as
+    by_columns = {name: _by_columns(call[name]) for name, how in forms.items() if how == special_cases.BY_COLUMNS}
+    return {**{name: call[name].to(TORCH[how]) for name, how in forms.items() if how in TORCH}, **by_columns}
 
 
 def _by_columns(rows: Tensor) -> Tensor:
@@ -214,20 +215,23 @@ def _of_dtype(call: Mapping[str, Any], dtype: str | None, unfilled: Collection[s
 
 
 def _with_arguments(api: Api, call: dict[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    taken = inspect.signature(live(api).function).parameters
-    strange = [name for name in arguments if name not in taken]
-    if strange:
-        raise CannotRunError(f"{api.path} has no argument {strange[0]}")
-    return {**call, **{name: _as_asked(call.get(name), value, taken[name]) for name, value in arguments.items()}}
+    parameters = inspect.signature(live(api).function).parameters
+    unknown = [name for name in arguments if name not in parameters]
+    if unknown:
+        raise CannotRunError(f"{api.path} has no argument {unknown[0]}")
+    return {
+        **call,
+        **{name: _in_its_form(call.get(name), value, parameters[name]) for name, value in arguments.items()},
+    }
 
 
-def _as_asked(made: object, value: Any, parameter: inspect.Parameter) -> object:
+def _in_its_form(drawn: object, value: Any, parameter: inspect.Parameter) -> object:
     """The number itself, as upstream's script gives it; `init`'s tensor filled with it for a scale, or if the API takes
     no number."""
     takes_numbers = (
         re.search(r"\b(int|float)\b", str(parameter.annotation)) and parameter.name not in special_cases.SCALES
     )
-    return made.fill_(value) if isinstance(made, Tensor) and not takes_numbers else value
+    return drawn.fill_(value) if isinstance(drawn, Tensor) and not takes_numbers else value
 
 
 def in_a_sentence(error: Exception) -> str:
@@ -235,19 +239,19 @@ def in_a_sentence(error: Exception) -> str:
     return textwrap.shorten(f"{type(error).__name__}: {error}".removesuffix(": "), LONGEST_REASON, placeholder=" ...")
 
 
-def first_call(given: Given, trial: Given, outputs: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+def first_call(inputs: CallInputs, trial: CallInputs, outputs: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
     """Note what a call on the copy `trial` has shown; `outputs` names them, once it is known what the call changed.
 
     The first one counts: one that is built again later may find inputs that hold the answer, and change less.
     """
-    if given.shared.first.outputs:
+    if inputs.shared.first.outputs:
         return outputs()
-    pairs = {name: zip(tensors(value), tensors(trial.call[name]), strict=True) for name, value in given.call.items()}
+    pairs = {name: zip(tensors(value), tensors(trial.call[name]), strict=True) for name, value in inputs.call.items()}
     shares = {name: tuple(_changed_rows(*pair) for pair in of_tensors) for name, of_tensors in pairs.items()}
     changed = {name: of_tensors for name, of_tensors in shares.items() if any(of_tensors)}
-    given.shared.first = FirstCall(changed=changed)
+    inputs.shared.first = FirstCall(changed=changed)
     named = outputs()
-    given.shared.first = FirstCall({name: tensor.dtype for name, tensor in named.items()}, changed)
+    inputs.shared.first = FirstCall({name: tensor.dtype for name, tensor in named.items()}, changed)
     return named
 
 
@@ -258,26 +262,26 @@ def _changed_rows(before: Tensor, after: Tensor) -> float:
     return float(torch.ne(*rows).any(-1).double().mean()) if before.numel() else 0.0
 
 
-def written(api: Api, given: Given) -> dict[str, Any]:
+def written(api: Api, inputs: CallInputs) -> dict[str, Any]:
     """The arguments that the call writes: those that the template lists, and others that it was seen to change."""
-    named = {o.name: given.call[o.argument] for o in api.outputs if list(tensors(given.call.get(o.argument)))}
-    known = {output.argument for output in api.outputs}
-    return {**named, **{name: given.call[name] for name in given.shared.first.changed if name not in known}}
+    named = {o.name: inputs.call[o.argument] for o in api.outputs if list(tensors(inputs.call.get(o.argument)))}
+    listed = {output.argument for output in api.outputs}
+    return {**named, **{name: inputs.call[name] for name in inputs.shared.first.changed if name not in listed}}
 
 
-def write_only(api: Api, given: Given) -> tuple[Tensor, ...]:
+def write_only(api: Api, inputs: CallInputs) -> tuple[Tensor, ...]:
     """The arguments that hold the whole answer and nothing that is read; none where any output is another one.
 
     What is read are the inputs that the template lists; one by hand lists none, and its reference names what it reads.
     """
     read = {one.argument for one in api.inputs} or set(inspect.signature(live(api).trace.reference).parameters)
     names = [o.argument for o in api.outputs if o.argument not in read or o.argument in special_cases.WRITE_ONLY]
-    whole = len(names) == len(api.outputs) and set(names) == set(given.shared.first.changed)
-    held = [given.call.get(name) for name in names]
+    whole = len(names) == len(api.outputs) and set(names) == set(inputs.shared.first.changed)
+    held = [inputs.call.get(name) for name in names]
     return tuple(one for one in held if isinstance(one, Tensor)) if whole else ()
 
 
-def answers(api: Api, given: Given, returned: object) -> dict[str, Tensor]:
+def answers(api: Api, inputs: CallInputs, returned: object) -> dict[str, Tensor]:
     """What a call has answered, by the names of the template's outputs: returned, or written to its arguments.
 
     A call returns either all outputs or those that it does not write to an argument. If it returns None, an output that
@@ -285,7 +289,7 @@ def answers(api: Api, given: Given, returned: object) -> dict[str, Tensor]:
     """
     parts = tuple(returned.values()) if isinstance(returned, dict) else returned
     results = [one for one in (parts if isinstance(parts, (tuple, list)) else (parts,)) if one is not None]
-    names, in_place = [output.name for output in api.outputs], written(api, given)
+    names, in_place = [output.name for output in api.outputs], written(api, inputs)
     expected = names if len(results) == len(names) else [name for name in names if name not in in_place]
     by_name = dict(zip(expected, results, strict=False))
     nameless = [name for name in in_place if name not in names]
@@ -302,5 +306,5 @@ def answers(api: Api, given: Given, returned: object) -> dict[str, Tensor]:
 
 def flat(named: Mapping[str, object]) -> Iterator[tuple[str, Tensor]]:
     for name, value in named.items():
-        found = list(tensors(value))
-        yield from ((name if len(found) == 1 else f"{name}[{nth}]", tensor) for nth, tensor in enumerate(found))
+        leaves = list(tensors(value))
+        yield from ((name if len(leaves) == 1 else f"{name}[{nth}]", tensor) for nth, tensor in enumerate(leaves))
