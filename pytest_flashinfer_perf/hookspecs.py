@@ -120,8 +120,11 @@ def pytest_perf_devices(item: pytest.Item) -> Sequence[str] | None:
 
 
 @pytest.hookspec
-def pytest_perf_observers(config: pytest.Config) -> Sequence[Observer]:  # type: ignore[empty-body]
-    """What else looks at a call that is measured: each has a part of its row. This may import torch."""
+def pytest_perf_observers(config: pytest.Config | None) -> Sequence[Observer]:  # type: ignore[empty-body]
+    """What else looks at a call that is measured: each has a part of its row. This may import torch.
+
+    A program that `record` runs has no session of pytest, and no `config`.
+    """
 
 
 @pytest.hookspec

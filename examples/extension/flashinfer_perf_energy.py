@@ -60,8 +60,8 @@ class Meter:
         return api.observers.Observation(Energy(self.watts, self.watts * seconds))
 
 
-def pytest_perf_observers(config: pytest.Config) -> Sequence[Meter]:
-    watts = config.getoption(WATTS.dest)
+def pytest_perf_observers(config: pytest.Config | None) -> Sequence[Meter]:
+    watts = config.getoption(WATTS.dest) if config else None
     return () if watts is None else (Meter(watts),)
 
 

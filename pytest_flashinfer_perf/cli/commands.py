@@ -10,6 +10,7 @@ import textwrap
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.errors import FlashinferPerfError, missing_libraries_named
@@ -33,10 +34,15 @@ OWN = (
 )
 
 
+def hooks() -> Any:
+    """Those of all extensions, which a command asks without a session of pytest."""
+    return loading.manager().hook
+
+
 @functools.cache
 def all_commands() -> Mapping[str, Command]:
     """By their names: those of this package, then those of its extensions."""
-    of_extensions = (one for of_one in reversed(loading.manager().hook.pytest_perf_commands()) for one in of_one)
+    of_extensions = (one for of_one in reversed(hooks().pytest_perf_commands()) for one in of_one)
     return {command.name: command for command in (*OWN, *of_extensions)}
 
 

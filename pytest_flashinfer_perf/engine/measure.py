@@ -177,6 +177,7 @@ def measure_target(  # noqa: PLR0913 - one argument per part of a measurement
 ) -> Measurement:
     """Check the answer, time the call, and check the answer of a timed call: a wrong answer never gets a time."""
     results: list[CheckResult] = []
+    peak: int | None = None
 
     def record(result: CheckResult) -> None:
         results.append(result if checking.allow_output_mismatch else result.raise_if_wrong())
@@ -187,9 +188,11 @@ def measure_target(  # noqa: PLR0913 - one argument per part of a measurement
 
     def verify(timed: Target, work: Work) -> None:
         """Check the last timed call; of calls in CUDA graphs, only the first one keeps what it returns."""
+        nonlocal peak
         record(examined.last(timed, NOT_KEPT if cuda_graph else work.last.returned))
         if timed is target:
             record(examined.once_more(work.calls[0]))
+        peak = _peak_memory(device)  # before observers look, who may let it begin anew
 
     # Without times, one more call by other inputs; else the times, each placement's last answer verified.
     if checking.only:
@@ -203,7 +206,7 @@ def measure_target(  # noqa: PLR0913 - one argument per part of a measurement
         verdict=sum(results, NO_CHECKS),
         sample=expected.sample,
         checking=checking,
-        peak_memory_bytes=_peak_memory(device),
+        peak_memory_bytes=_peak_memory(device) if peak is None else peak,
     )
 
 

@@ -80,7 +80,7 @@ def unchecked(
 def _without_row(call: CallSpec, changes: Mapping[str, Any]) -> Measurement:
     instructions = recorded_program.instructions()
     if instructions is not None:
-        observers = tuple(loading.joined(loading.manager().hook.pytest_perf_observers()))
+        observers = tuple(loading.joined(loading.manager().hook.pytest_perf_observers(config=None)))
         time_calls = partial(alone, observers=observers)
         return instructions.timed(partial(unchecked, call, time_calls=time_calls), changes)
     return unchecked(call, Measuring().changed_by(changes), _device())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -48,9 +49,9 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     if facts["flashinfer"]:
         yield from _titled("", facts["flashinfer"])
     yield from _requirements(facts)
-    timed = {**facts["instruments"], "clock pass": facts["clock_pass"]}.items()
+    timed = {**facts["instruments"], "clock pass": facts["clock_pass"], **facts["beside"]}.items()
     said = (f"{name}: {'yes' if why is None else f'no, {why}'}" for name, why in timed)
-    yield from _titled("timed by", "; ".join(said))
+    yield from _titled("measured", "; ".join(said))
     yield ""
     yield from _routines(facts["routines"])
     yield ""
@@ -151,6 +152,7 @@ def facts_about(device: Device, found: list[Device], health: Mapping[str, Facts]
         "unmet": [{**u._asdict(), "then": consequences.without(u.name, is_there=there[u.name])} for u in unmet],
         "instruments": {name: one.missing(device) for name, one in instruments.INSTRUMENTS.items()},
         "clock_pass": capability.missing(CLOCK_PASS, device),
+        "beside": dict(ChainMap(*commands.hooks().pytest_perf_examined(device=device))),
         "routines": routines,
     }
 

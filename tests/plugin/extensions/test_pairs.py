@@ -55,6 +55,7 @@ SAMPLES = {
     "--perf-fuzz-seconds": "--perf-fuzz --perf-fuzz-seconds=1",
     "--perf-findings": "--perf-fuzz --perf-fuzz-seconds=1 --perf-findings=found",
     "--perf-host": "--perf-host",
+    "--perf-memory": "--perf-memory",
     "--perf-ranks": "--perf-ranks=2",
     "--perf-no-multicast": "--perf-no-multicast",
     "--perf-html": "--perf-html=page.html",
