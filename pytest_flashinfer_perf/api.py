@@ -14,26 +14,24 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf import files as file_io
     from pytest_flashinfer_perf.checking import check
     from pytest_flashinfer_perf.cli import commands
-    from pytest_flashinfer_perf.engine import cupti, instruments, one_case, timing
+    from pytest_flashinfer_perf.engine import cupti, instruments, observers, one_case, timing
     from pytest_flashinfer_perf.engine.measure import Measurement
-    from pytest_flashinfer_perf.engine.observers import Observation
     from pytest_flashinfer_perf.engine.target import Target
     from pytest_flashinfer_perf.errors import FlashinferPerfError
-    from pytest_flashinfer_perf.gate import effects, match, thresholds, verdict, words
+    from pytest_flashinfer_perf.gate import effects, match, series, thresholds, verdict, words
     from pytest_flashinfer_perf.gate.judge import judge
     from pytest_flashinfer_perf.gate.quantity import OtherTime, Quantity
     from pytest_flashinfer_perf.gate.thresholds import share
-    from pytest_flashinfer_perf.machine import builds, capability, devices, garbage, provenance, requirements
+    from pytest_flashinfer_perf.machine import builds, capability, devices, garbage, load, provenance, requirements
     from pytest_flashinfer_perf.machine.devices import Device
     from pytest_flashinfer_perf.plugin import cases, lines
     from pytest_flashinfer_perf.plugin.fixture import CaseRun, Perf
     from pytest_flashinfer_perf.plugin.items import of_entry as test_of
-    from pytest_flashinfer_perf.plugin.lines import Entry
     from pytest_flashinfer_perf.plugin.results import BOARD
     from pytest_flashinfer_perf.rows import fields, formatting, run_file, scatter
     from pytest_flashinfer_perf.rows.row import Row
     from pytest_flashinfer_perf.rows.run_file import Run
-    from pytest_flashinfer_perf.session import case_endings, processes, reports, setup, stash, time_limit
+    from pytest_flashinfer_perf.session import processes, reports, setup, stash, time_limit
     from pytest_flashinfer_perf.session.stash import SETTINGS
     from pytest_flashinfer_perf.settings import option as options
     from pytest_flashinfer_perf.settings import usage
@@ -49,11 +47,9 @@ __all__ = [
     "Child",
     "Command",
     "Device",
-    "Entry",
     "FlashinferPerfError",
     "Measurement",
     "Measuring",
-    "Observation",
     "Option",
     "OtherTime",
     "Perf",
@@ -64,7 +60,6 @@ __all__ = [
     "Target",
     "builds",
     "capability",
-    "case_endings",
     "cases",
     "check",
     "commands",
@@ -79,8 +74,10 @@ __all__ = [
     "instruments",
     "judge",
     "lines",
+    "load",
     "loading",
     "match",
+    "observers",
     "one_case",
     "option",
     "options",
@@ -91,6 +88,7 @@ __all__ = [
     "requirements",
     "run_file",
     "scatter",
+    "series",
     "setup",
     "share",
     "stash",
@@ -112,7 +110,6 @@ _NAMES = {
     "Child": ("settings.option", "Child"),
     "Command": ("settings.option", "Command"),
     # A line of flags, and the test of its case.
-    "Entry": ("plugin.lines", "Entry"),
     "test_of": ("plugin.items", "of_entry"),
     # A call that is measured, and what is seen of it.
     "Measuring": ("settings.settings", "Measuring"),
@@ -120,7 +117,6 @@ _NAMES = {
     "Measurement": ("engine.measure", "Measurement"),
     "Target": ("engine.target", "Target"),
     "Device": ("machine.devices", "Device"),
-    "Observation": ("engine.observers", "Observation"),
     # What was measured.
     "Row": ("rows.row", "Row"),
     "Run": ("rows.run_file", "Run"),
@@ -154,12 +150,14 @@ _MODULES = {
     "scatter": "rows.scatter",
     "effects": "gate.effects",
     "match": "gate.match",
+    "series": "gate.series",
     "thresholds": "gate.thresholds",
     "verdict": "gate.verdict",
     "words": "gate.words",
     # Calls.
     "one_case": "engine.one_case",
     "timing": "engine.timing",
+    "observers": "engine.observers",
     "instruments": "engine.instruments",
     "cupti": "engine.cupti",
     "check": "checking.check",
@@ -170,8 +168,8 @@ _MODULES = {
     "provenance": "machine.provenance",
     "requirements": "machine.requirements",
     "garbage": "machine.garbage",
+    "load": "machine.load",
     "processes": "session.processes",
-    "case_endings": "session.case_endings",
     "time_limit": "session.time_limit",
     # A session.
     "stash": "session.stash",

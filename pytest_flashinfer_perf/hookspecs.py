@@ -48,11 +48,6 @@ def pytest_perf_lists() -> Sequence[Command]:  # type: ignore[empty-body]
 
 
 @pytest.hookspec
-def pytest_perf_listed() -> Mapping[str, Iterable[str]]:  # type: ignore[empty-body]
-    """Names that options take, by their title, for the end of `flashinfer-perf list`."""
-
-
-@pytest.hookspec
 def pytest_perf_commands() -> Sequence[Command]:  # type: ignore[empty-body]
     """Commands of `flashinfer-perf`."""
 

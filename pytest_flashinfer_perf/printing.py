@@ -17,16 +17,8 @@ UNPRINTABLE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\
 COMMAND = re.compile(r"^(?=\s*::)|(?<=##)(?=\[|vso\[)")
 
 
-# Words that pytest's terminal shows in a colour, where it has any: verdicts, and the status of a row.
-COLOURED = re.compile(
-    r"(?<!\S)(?:(?P<red>SLOWER|MISSING|REFUSED|INVALID|WRONG)|(?P<green>FASTER)"
-    r"|(?P<yellow>noisy|NOISY|AMBIGUOUS|INCOMPLETE|WARNING))(?=[:,.]?(?:\s|$))"
-)
-
-
 class Terminal(Protocol):
     def ensure_newline(self) -> None: ...
-    def write(self, content: str, **markup: bool) -> None: ...
     def write_line(self, line: str) -> None: ...
 
 
@@ -60,12 +52,7 @@ def write_lines(terminal: Terminal, lines: Iterable[str]) -> None:
     """Print to pytest's terminal."""
     for line in map(safe, lines):
         terminal.ensure_newline()
-        done = 0
-        for word in COLOURED.finditer(line):
-            terminal.write(line[done : word.start()])
-            terminal.write(word[0], **{str(word.lastgroup): True, "bold": True})
-            done = word.end()
-        terminal.write_line(line[done:])
+        terminal.write_line(line)
 
 
 def _print(stream: TextIO | None, text: str) -> None:

@@ -56,8 +56,8 @@ class Meter:
     def traced(self, recorder: object, target: object) -> None:
         """CUPTI has nothing to add."""
 
-    def observed(self, target: object, device: object, seconds: float, traced: object) -> api.Observation:
-        return api.Observation(Energy(self.watts, self.watts * seconds))
+    def observed(self, target: object, device: object, seconds: float, traced: object) -> api.observers.Observation:
+        return api.observers.Observation(Energy(self.watts, self.watts * seconds))
 
 
 def pytest_perf_observers(config: pytest.Config | None) -> Sequence[Meter]:

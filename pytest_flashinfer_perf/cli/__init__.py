@@ -59,9 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     subparsers.add_parser(
         BENCH.name,
         usage=BENCH_USAGE,
-        description=suite,
+        description=commands.filled(suite),
         epilog=BENCH_EXAMPLE,
-        formatter_class=commands.HelpFormatter,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     for command in commands.all_commands().values():
         subparsers.add_parser(command.name, add_help=False)

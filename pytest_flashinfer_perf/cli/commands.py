@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
-import re
+import shutil
 import signal
 import textwrap
 import traceback
@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.errors import FlashinferPerfError, missing_libraries_named
-from pytest_flashinfer_perf.files import as_json, write_whole
+from pytest_flashinfer_perf.files import write_whole
 from pytest_flashinfer_perf.machine.garbage import importing
 from pytest_flashinfer_perf.printing import print_raw, say
 from pytest_flashinfer_perf.settings.option import Command
@@ -66,60 +66,27 @@ def main(name: str, arguments: Sequence[str]) -> int:
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Fits into the terminal's width; lines of examples stay lines, or go on in the next one."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002 - argparse's
-        return "\n".join(
-            _example(line, width) if EXAMPLE.match(line) else _filled(line, width) for line in text.splitlines()
-        )
-
-    def _format_usage(self, usage: str | None, *rest: Any) -> str:
-        said = super()._format_usage(usage, *rest)
-        return said if usage is None else f"{_filled(said.strip(), self._width, indent='  ')}\n\n"
+    """Leaves examples as they are, and keeps names of options whole, as pytest does."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        """Keep names of options whole, as pytest does."""
-        return _filled(" ".join(text.split()), width).splitlines()
+        return textwrap.wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
 
 
-EXAMPLE, WORD = re.compile(r"  |example: "), re.compile(r"""(?:'[^']*'|"[^"]*"|\S)+""")
-
-
-def _filled(line: str, width: int, indent: str = "") -> str:
-    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-def _example(line: str, width: int) -> str:
-    """A command, on several lines if it is long, as a shell takes it."""
-    rows = [line[: len(line) - len(line.lstrip())]]
-    if len(line) <= width:
-        return line
-    for word in WORD.findall(line):
-        if len(rows[-1]) + len(word) + len(" \\") > width and rows[-1].strip():
-            rows.append("    ")
-        rows[-1] += f"{word} "
-    return "\\\n".join(rows).rstrip()
+def filled(text: str, behind: str = "") -> str:
+    """The text in lines of the terminal's width, as it stands `behind` something; examples stay as they are."""
+    width, indent = shutil.get_terminal_size().columns - 2 - len(behind), "  " * bool(behind)
+    return textwrap.fill(" ".join(text.split()), width, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def parser_of(command: str, description: str, example: str, usage: str = "") -> argparse.ArgumentParser:
     """The parser of a command, without its options."""
     return argparse.ArgumentParser(
         f"flashinfer-perf {command}",
-        usage=f"flashinfer-perf {command} {usage}" if usage else None,
-        description=" ".join(description.split()),
+        usage=filled(f"flashinfer-perf {command} {usage}", "usage: ") if usage else None,
+        description=filled(description),
         epilog=example,
         formatter_class=HelpFormatter,
     )
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """`--json FILE` of commands with verdicts is another option: its name in the code is not taken."""
-    parser.add_argument("--json", dest="as_json", action="store_true", help="Print the same facts as JSON.")
-
-
-def show_json(facts: Any) -> None:
-    """Print the facts as JSON; one that a CI system would take for a command, as ##[error], is escaped."""
-    print_raw(as_json(facts, indent=2).replace("##", "#\\u0023") + "\n")
 
 
 def write(output: Path | None, text: str) -> None:

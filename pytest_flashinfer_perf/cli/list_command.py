@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from pytest_flashinfer_perf import loading
-from pytest_flashinfer_perf.cli.commands import add_json, parser_of, show_json
+from pytest_flashinfer_perf.cli.commands import parser_of
 from pytest_flashinfer_perf.errors import unknown
 from pytest_flashinfer_perf.printing import show
 from pytest_flashinfer_perf.routines import all_routines
@@ -30,31 +29,21 @@ def main(arguments: Sequence[str]) -> int:
     for one in instead:
         parser.add_argument(f"--{one.name}", action="store_const", dest="list", const=one, help=one.help)
     parser.add_argument("routine", nargs="?", default="", help="Name, or part of it. Default: all.")
-    add_json(parser)
-    options = parser.parse_args(arguments)
-    if options.list is not None:
-        return int(options.list([options.routine, *(["--json"] if options.as_json else [])]))
-    return _routines(options.routine, as_json=options.as_json)
+    known = parser.parse_args(arguments)
+    if known.list is not None:
+        return int(known.list([known.routine]))
+    return _routines(known.routine)
 
 
-def _routines(name: str, *, as_json: bool) -> int:
+def _routines(asked: str) -> int:
     routines = all_routines()
-    similar = [routine for each, routine in routines.items() if name.lower() in each.lower()]
-    matching = [routines[name]] if name in routines else similar
-    if not matching:
-        raise UnknownRoutineError(name, unknown(name, sorted(routines)))
-    if as_json:
-        show_json(list(map(_facts, matching)))
-        return 0
-    shown = (line for routine in matching for line in _described(routine, whole=bool(name)))
-    show([*shown, *(() if name else _names())])
+    alike = [routine for name, routine in routines.items() if asked.lower() in name.lower()]
+    found = [routines[asked]] if asked in routines else alike
+    if not found:
+        raise UnknownRoutineError(asked, unknown(asked, sorted(routines)))
+    shown = (line for routine in found for line in _described(routine, whole=bool(asked)))
+    show([*shown, *(() if asked else _titled("models", _models(found), indent=0))])
     return 0
-
-
-def _names() -> Iterator[str]:
-    for of_one in reversed(loading.manager().hook.pytest_perf_listed()):
-        for title, names in of_one.items():
-            yield from _titled(title, names, indent=0)
 
 
 def _described(routine: AnyRoutine, *, whole: bool) -> Iterator[str]:
@@ -69,20 +58,6 @@ def _described(routine: AnyRoutine, *, whole: bool) -> Iterator[str]:
     else:
         yield from _titled("flags", (f"--{field.spellings[0]}" for field in fields_of(routine.params)))
     yield ""
-
-
-def _facts(routine: AnyRoutine) -> dict[str, Any]:
-    return {
-        "routine": routine.name,
-        "family": routine.family,
-        "backends": list(routine.backends),
-        "tiers": {name: len(list(shapes())) for name, shapes in routine.tiers.items()},
-        "models": _models([routine]),
-        "flags": [
-            {"names": one.spellings, "help": one.flag.help, "choices": one.flag.choices, "default": _default(one)}
-            for one in fields_of(routine.params)
-        ],
-    }
 
 
 def _models(routines: Iterable[AnyRoutine]) -> list[str]:

@@ -64,7 +64,6 @@ def of_measurement(identity: Identity, m: Measurement, cost: Cost | None, peaks_
         spread=m.timing.spread,
         notes=(*m.timing.notes, *_limits(m.timing), *m.verdict.notes),
         peak_memory_bytes=m.peak_memory_bytes,
-        planted_us=m.planted * 1e6 or None,
         contention=m.timing.contention,
     )
 

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import torch
 
 from pytest_flashinfer_perf.checking.check import Check, Sample
-from pytest_flashinfer_perf.engine import planted_work
 from pytest_flashinfer_perf.engine.call import CallSpec, Reference
 from pytest_flashinfer_perf.engine.fingerprint import Fingerprint
 from pytest_flashinfer_perf.engine.instruments import INSTRUMENTS, Work
@@ -45,7 +44,6 @@ class Measurement:
     sample: Sample | None = None
     checking: Checking = CHECKING
     peak_memory_bytes: int | None = None
-    planted: float = 0.0
 
     @property
     def checks(self) -> tuple[Check, ...]:
@@ -188,15 +186,11 @@ def measure_target(  # noqa: PLR0913 - one argument per part of a measurement
     examined = Examination(target, expected, device, None if checking.off else Fingerprint(target))
     record(examined.first())
 
-    # What is timed: with --perf-plant the call and more work behind it.
-    more = planted_work.planned(measuring, device, cuda_graph=cuda_graph)
-    slowed = more.behind(target)
-
     def verify(timed: Target, work: Work) -> None:
         """Check the last timed call; of calls in CUDA graphs, only the first one keeps what it returns."""
         nonlocal peak
         record(examined.last(timed, NOT_KEPT if cuda_graph else work.last.returned))
-        if timed is slowed:
+        if timed is target:
             record(examined.once_more(work.calls[0]))
         peak = _peak_memory(device)  # before observers look, who may let it begin anew
 
@@ -205,7 +199,7 @@ def measure_target(  # noqa: PLR0913 - one argument per part of a measurement
         record(examined.once_more(target))
         timing = NOT_TIMED
     else:
-        timing = time_calls(slowed, measuring, device, cuda_graph=cuda_graph, verify=verify, spent=clock.seconds)
+        timing = time_calls(target, measuring, device, cuda_graph=cuda_graph, verify=verify, spent=clock.seconds)
     return Measurement(
         timing,
         device,
@@ -213,7 +207,6 @@ def measure_target(  # noqa: PLR0913 - one argument per part of a measurement
         sample=expected.sample,
         checking=checking,
         peak_memory_bytes=_peak_memory(device) if peak is None else peak,
-        planted=more.seconds,
     )
 
 

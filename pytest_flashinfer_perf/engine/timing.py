@@ -232,12 +232,11 @@ def run(  # noqa: PLR0913 - one argument per part of a measurement
 
     # Observed: what is known of the last placement beside its times, and what else the machine did.
     observations = (conditions.observe or partial(_observe, observers))(last, placed_samples)
-    samples = tuple(sample for placement in placed_samples for sample in placement.samples)
-    contention = load.during([one.work.watch for one in timings], samples)
+    contention = load.during([one.work.watch for one in timings])
 
     # Described: the samples of all placements, and how they were taken.
     return Timing(
-        samples=samples,
+        samples=tuple(sample for placement in placed_samples for sample in placement.samples),
         instrument=chosen.instrument.name,
         cold_l2=last.sets.mode,
         rotations=len(last.sets.sets),

@@ -58,7 +58,7 @@ def _screened(case: ComparedCase, base: Sequence[Run], head: Sequence[Run], rule
     limits = rules.thresholds.of(case.rows[0]) if case.rows else Threshold()
     broken = tuple(_broken(case, limits, rules))
     lacking = [one.sentence for one in broken if one.unknown]
-    trouble = match.trouble(case, base, head, same_library=limits.same_library, allowed=rules.allowed)
+    trouble = match.trouble(case, base, head, rules.allowed)
     if trouble is None and lacking:
         trouble = Trouble(Reason.NO_FIGURE, "; ".join(lacking))
     if trouble:
@@ -108,7 +108,7 @@ def _effects(sound: Sequence[ComparedCase], *, paired: bool) -> Mapping[str, tup
 
 def _compared(judged: Judged, of_case: tuple[Effect, ...], allowed: frozenset[str], cases: int) -> Judged:
     """Judge a case by its own threshold, plus the cost of differences that are allowed."""
-    admitted = match.differences(judged.case, same_library=judged.limits.same_library)
+    admitted = match.differences(judged.case)
     cost = sum(one.facet.cost for one in admitted if one.facet.reason in allowed)
     threshold = judged.limits.in_log(min(one.value for one in figures.kernel_times(judged.case.before))) + cost
     decision = decide(of_case, threshold, busy_machine.undecidable_reason(judged.case))

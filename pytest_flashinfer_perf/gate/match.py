@@ -55,7 +55,6 @@ class Reason(str, Enum):
     THREADS = "threads"
     SEED = "seed"
     REQUIREMENTS = "requirements"
-    LIBRARY = "library"
     # It was compared, or is NEW.
     NEW = "new"
     SLOWER = "slower"
@@ -143,20 +142,20 @@ class Trouble:
 
 
 def trouble(
-    case: ComparedCase, base: Sequence[Run], head: Sequence[Run], *, same_library: bool, allowed: frozenset[str]
+    case: ComparedCase, base: Sequence[Run], head: Sequence[Run], allowed: frozenset[str] = frozenset()
 ) -> Trouble | None:
     """The first trouble of a case: those that cannot be allowed come before the others."""
     first = next(_troubles(case, base, head), None)
     if first or not case.base:
         return first
-    unlike = [d for d in differences(case, same_library=same_library) if d.facet.reason not in allowed]
+    unlike = [d for d in differences(case) if d.facet.reason not in allowed]
     return Trouble(unlike[0].facet.reason, "; ".join(d.sentence for d in unlike)) if unlike else None
 
 
 def failures(run: Run) -> Iterator[tuple[ComparedCase, Trouble]]:
     """The cases of a run that failed or had a wrong answer."""
     for case in cases([], [run], paired=False):
-        reason = trouble(case, [], [run], same_library=False, allowed=frozenset())
+        reason = trouble(case, [], [run])
         if reason and reason.reason in NEVER_ALLOWED:
             yield case, reason
 
@@ -266,13 +265,8 @@ FACETS = (
         none_is_unknown=True,
     ),
 )
-LIBRARY = Facet(
-    Reason.LIBRARY,
-    lambda run, _: ", ".join(f"{name} {version}" for name, version in run.libraries.items() if version is not None),
-    "another FlashInfer, torch, CUDA or cuDNN",
-)
 ALLOWABLE = {
-    **{facet.reason.value: facet.means for facet in (*FACETS, LIBRARY)},
+    **{facet.reason.value: facet.means for facet in FACETS},
     "missing": "cases of the baseline that this run has not",
     "deselected": "those of them that -k, -m or --deselect left out",
     "invalid": "rows that cannot be judged, but never wrong answers",
@@ -315,10 +309,9 @@ class Difference:
         return f"{self.facet.reason}: {base} in the baseline, {head} here ({self.facet.means})"
 
 
-def differences(case: ComparedCase, *, same_library: bool) -> list[Difference]:
+def differences(case: ComparedCase) -> list[Difference]:
     """Facets that differ between the sides, or within one of them."""
-    facets = (*FACETS, LIBRARY) if same_library else FACETS
-    all_facets = (Difference(facet, _values(facet, case.base), _values(facet, case.head)) for facet in facets)
+    all_facets = (Difference(facet, _values(facet, case.base), _values(facet, case.head)) for facet in FACETS)
     return [one for one in all_facets if len({*one.base, *one.head}) > 1]
 
 
@@ -328,7 +321,7 @@ def _values(facet: Facet, rows: Iterable[RunRow]) -> tuple[Any, ...]:
 
 
 def changed_libraries(base: Iterable[Run], head: Iterable[Run]) -> list[str]:
-    """Name libraries that changed, which is refused only on request: many comparisons are made for an upgrade."""
+    """Name libraries that changed, which is never refused: many comparisons are made for an upgrade."""
     before, after = _versions(base), _versions(head)
     return [
         f"{name} {before[name]} -> {after[name]}" for name in before if name in after and before[name] != after[name]

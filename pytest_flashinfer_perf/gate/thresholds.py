@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, TypeVar, get_type_hints
 
-from pytest_flashinfer_perf.gate import effects
-from pytest_flashinfer_perf.gate.effects import Replicates
 from pytest_flashinfer_perf.gate.match import ComparedCase
 from pytest_flashinfer_perf.rows.row import Row
 from pytest_flashinfer_perf.settings import project_file
@@ -26,14 +24,6 @@ PERCENT = re.compile(r"(\d+(?:\.\d+)?) *%")
 
 T = TypeVar("T")
 Reader = Callable[[Any, str], Any]  # of a value, and where it stands
-
-
-@dataclass(frozen=True)
-class Rival:
-    """Another backend of the same shape, and how many times its time this one may take."""
-
-    backend: str
-    ratio: float = 1.0
 
 
 def share(value: Any, where: str) -> float:
@@ -54,12 +44,6 @@ def switch(value: Any, where: str) -> bool:
     return value
 
 
-def _rival(value: Any, where: str) -> Rival:
-    if not isinstance(value, dict) or not isinstance(value.get("backend"), str) or set(value) - {"backend", "ratio"}:
-        raise ProjectFileError(f'{where}: must be {{ backend = "fa2", ratio = 1.0 }}, got {value!r}')
-    return Rival(value["backend"], number(value.get("ratio", 1.0), f"{where}.ratio"))
-
-
 @dataclass(frozen=True)
 class Threshold:
     """The limits of one case: a change counts if it exceeds both `slower`, a share of the time, and `floor_us`.
@@ -72,8 +56,6 @@ class Threshold:
     floor_us: Annotated[float, number] = 0.1
     min_tflops: Annotated[float | None, number] = None
     min_sol_pct: Annotated[float | None, number] = None
-    max_vs_backend: Annotated[Rival | None, _rival] = None
-    same_library: Annotated[bool, switch] = False
     others: Mapping[str, Any] = field(default_factory=dict)
 
     def in_log(self, median: float) -> float:
@@ -159,7 +141,7 @@ def entries(project: ProjectFile, section: str, declared: Iterable[type]) -> Ite
         yield glob, {name: by_name[name](value, f"{where}: {name}") for name, value in entry.items()}
 
 
-# Limits without a baseline: rates to reach, a limit relative to another backend.
+# Limits without a baseline: rates to reach.
 
 
 @dataclass(frozen=True)
@@ -170,12 +152,7 @@ class Broken:
     unknown: bool = False
 
 
-def broken(case: ComparedCase, limits: Threshold) -> list[Broken]:
-    rival = _row_of_rival(case, limits.max_vs_backend) if limits.max_vs_backend else ()
-    return [*_rates(case, limits), *rival]
-
-
-def _rates(case: ComparedCase, limits: Threshold) -> Iterator[Broken]:
+def broken(case: ComparedCase, limits: Threshold) -> Iterator[Broken]:
     for name in ("tflops", "sol_pct"):
         least = getattr(limits, f"min_{name}")
         reached = [getattr(row.throughput, name) for row in case.after]
@@ -186,30 +163,3 @@ def _rates(case: ComparedCase, limits: Threshold) -> Iterator[Broken]:
             yield Broken(f"min_{name} = {least:g}: its rows have no {name}", unknown=True)
         elif statistics.median(values) < least:
             yield Broken(f"min_{name} = {least:g}: it reaches {statistics.median(values):.4g}")
-
-
-def _row_of_rival(case: ComparedCase, rival: Rival) -> Iterator[Broken]:
-    """Compare with the other backend in the same processes; a ratio must be above the limit with confidence."""
-    limit = f"max_vs_backend = {rival.ratio:g} of {rival.backend}"
-    if case.after[0].identity.backend == rival.backend:
-        return
-    pairs = [(other, row) for run, row in case.head if (other := _of_backend(rival.backend, row, run.rows))]
-    if not pairs:
-        yield Broken(f"{limit}: this run has no case of that backend with its shape", unknown=True)
-        return
-    [effect] = effects.effects([_beside(pairs)])
-    if effect.bound(-1) > math.log(rival.ratio):
-        yield Broken(f"{limit}: it takes {math.exp(effect.change):.3f} of its {effect.replicates.domain}")
-
-
-def _of_backend(backend: str, row: Row, rows: Iterable[Row]) -> Row | None:
-    others = (other for other in rows if other.identity.backend == backend)
-    return next((other for other in others if _shape(other) == _shape(row)), None)
-
-
-def _shape(row: Row) -> tuple[str | None, ...]:
-    return row.identity.routine, row.identity.shape, row.identity.device
-
-
-def _beside(pairs: Sequence[tuple[Row, Row]]) -> Replicates:
-    return effects.replicates([rival for rival, _ in pairs], [row for _, row in pairs], paired=True, whole=True)[0]

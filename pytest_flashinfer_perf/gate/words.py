@@ -6,8 +6,6 @@ First what is said of a case, then the remarks beside its verdict, then what is 
 from __future__ import annotations
 
 import math
-import re
-import shlex
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -166,8 +164,6 @@ MEANS = {
     COULD_NOT_JUDGE: "the comparison is incomplete",
 }
 NOTHING = "no case could be judged, which is no pass"
-MOST_NAMED = 3  # tests; a longer command is written by its reader
-PYTHONS = "flashinfer-perf ab --base BASE_PYTHON --head HEAD_PYTHON --"
 
 
 def headline(judgement: Judgement) -> str:
@@ -204,31 +200,10 @@ def notes(judgement: Judgement) -> Iterator[str]:
     changed = changed_libraries(judgement.base, judgement.head)
     if changed:
         yield f"other libraries: {', '.join(changed)}"
-    yield from _moved(judgement.cases)
     yield from assumed_noise(judgement)
     for glob in judgement.rules.thresholds.idle(row for judged in judgement.cases for row in judged.case.rows[:1]):
-        yield f"[thresholds] {glob!r} fits no case{_brackets(glob)}"
+        yield f"[thresholds] {glob!r} fits no case"
     yield from judgement.notes
-
-
-def _moved(cases: Iterable[Judged]) -> Iterator[str]:
-    """Tests that are missing only because their path changed: the runs were started in different folders."""
-    listed = list(cases)
-    gone = {_without_folder(one.name): one.name for one in listed if not one.case.head and one.case.base}
-    come = {_without_folder(one.name): one.name for one in listed if not one.case.base}
-    both = [test for test in gone if test is not None and test in come]
-    if both:
-        first = f"{gone[both[0]]} is {come[both[0]]} here"
-        yield (
-            f"{len(both)} of the MISSING are here under the name of another folder ({first}): "
-            "start both in the same folder, or give both the same --rootdir"
-        )
-
-
-def _without_folder(name: str) -> tuple[str, str] | None:
-    """Split a test's name from its folder; None for other names, which are matched wherever they lie."""
-    path, colons, test = name.partition("::")
-    return (path.rpartition("/")[2], test) if colons else None
 
 
 def assumed_noise(judgement: Judgement) -> Iterator[str]:
@@ -247,29 +222,6 @@ def assumed_noise(judgement: Judgement) -> Iterator[str]:
 
 def _lacks_placements(rows: Sequence[Row]) -> bool:
     return any(len(placement_figures(row, "median")) < FEWEST_PLACEMENTS for row in rows)
-
-
-def _brackets(glob: str) -> str:
-    """For an id that was pasted: in a glob, brackets hold the letters of which one fits."""
-    escaped = glob.replace("[", "[[]")
-    return f": brackets are written as in {escaped!r}" if "[" in glob and "[[]" not in glob else ""
-
-
-def command(judgement: Judgement) -> str:
-    """The `ab` command that would decide AMBIGUOUS cases; empty if there are none, or if this is such a comparison."""
-    undecided = judgement.having(Verdict.AMBIGUOUS)
-    if not undecided or judgement.rules.paired:
-        return ""
-    rows = [judged.case.rows[0] for judged in undecided]
-    tests = list(dict.fromkeys(row.fullname for row in rows))
-    named = shlex.join([*_switches(rows), *tests]) if len(tests) <= MOST_NAMED else "PYTEST_ARGS"
-    return f"{PYTHONS} {named}"
-
-
-def _switches(rows: Iterable[Row]) -> list[str]:
-    """The options without a value that these were run with, which can make tests of the files that they name."""
-    words = [word for row in rows for word in shlex.split(row.identity.repro or "")]
-    return list(dict.fromkeys(word for word in words if re.fullmatch(r"--perf-[a-z-]+", word)))
 
 
 # All of it in a terminal, as plain text of its width, the worst first.
@@ -292,9 +244,6 @@ def lines(judgement: Judgement) -> Iterator[str]:
     yield ""
     for one in judgement.sums:
         yield from () if one.leads else wrapped(one.line)
-    if decides := command(judgement):
-        yield "to decide what is AMBIGUOUS, measure both versions in turns:"
-        yield f"  {decides}"
     yield from wrapped(headline(judgement))
 
 

@@ -11,9 +11,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import os
-import re
 import shutil
-import typing
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -234,17 +232,6 @@ def _declared(function: Any, name: str, backend_name: str | None, capability: tu
     return f"flashinfer declares no support of {subject} on compute capability {capability[0]}.{capability[1]}"
 
 
-def listed(name: str, backend_name: str) -> bool:
-    """Whether the annotation of the API's parameter `backend` has this name."""
-    annotation = inspect.signature(api(name)).parameters["backend"].annotation  # type: ignore[arg-type] # it is there
-    return backend_name in typing.get_args(annotation)
-
-
-def documented(name: str, words: str) -> bool:
-    """Whether the API's docstring contains these words, for facts that nothing else declares."""
-    return words in " ".join((inspect.getdoc(api(name)) or "").split())
-
-
 def accepts(function: Any, parameter: str) -> bool:
     """Whether a FlashInfer function, or its `_plan_impl`, has this parameter."""
     return any(parameter in inspect.signature(f).parameters for f in _implementations(function))
@@ -256,11 +243,3 @@ def _implementations(function: Any) -> Iterator[Any]:
     implementation = getattr(owner, f"_{function.__name__}_impl", None)
     if implementation is not None:
         yield implementation
-
-
-@functools.cache
-def dispatched(macro: str, variable: str) -> frozenset[int]:
-    """The values that a dispatch macro of the installed headers has kernels for; empty if it is not found."""
-    header = Path(importlib.import_module("flashinfer").__file__ or "").parent / "data/include/flashinfer/utils.cuh"
-    body = header.read_text().partition(f"define {macro}(")[2].partition("Unsupported")[0] if header.exists() else ""
-    return frozenset(map(int, re.findall(rf"\({variable} == (\d+)\)", body)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -62,25 +61,23 @@ class Telemetry:
     throttle: str | None = None
 
 
-def reasons(bits: int) -> str:
+def read(device: Device) -> Telemetry:
+    library, handle = nvml(), handle_of(device.uuid)
+    if library is None or handle is None:
+        return Telemetry()
+    return Telemetry(library.nvmlDeviceGetPowerUsage(handle) / 1e3, throttle(handle))
+
+
+def throttle(handle: Any) -> str:
+    """The reasons why a GPU's clock is lowered."""
+    library = nvml()
+    newer_or_older = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+    bits = int(next(getattr(library, name) for name in newer_or_older if hasattr(library, name))(handle))
     return ", ".join(name for bit, name in REASONS.items() if bits & bit) or "none"
 
 
-def read(device: Device) -> Telemetry:
-    handle = _handle(device.uuid)
-    nvml = _nvml()
-    if nvml is None or handle is None:
-        return Telemetry()
-    return Telemetry(nvml.nvmlDeviceGetPowerUsage(handle) / 1e3, reasons(_reason_bits(nvml, handle)))
-
-
-def _reason_bits(nvml: Any, handle: Any) -> int:
-    newer_or_older = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-    return int(next(getattr(nvml, name) for name in newer_or_older if hasattr(nvml, name))(handle))
-
-
 @functools.cache
-def _nvml() -> Any | None:
+def nvml() -> Any | None:
     """NVML, initialised; None if it is not available."""
     try:
         import pynvml
@@ -92,54 +89,16 @@ def _nvml() -> Any | None:
 
 
 @functools.cache
-def _handle(uuid: str | None) -> Any | None:
-    nvml = _nvml()
-    if uuid is None or nvml is None:
+def handle_of(uuid: str | None) -> Any | None:
+    library = nvml()
+    if uuid is None or library is None:
         return None
     try:
-        return nvml.nvmlDeviceGetHandleByUUID(uuid)
-    except nvml.NVMLError:  # a device that NVML does not list, such as a slice of a GPU
+        return library.nvmlDeviceGetHandleByUUID(uuid)
+    except library.NVMLError:  # a device that NVML does not list, such as a slice of a GPU
         return None
-
-
-def health(uuid: str | None) -> dict[str, Any]:
-    """Clocks, power and processes of a GPU; null for what the card or its driver does not report."""
-    nvml, handle = _nvml(), _handle(uuid)
-    if nvml is None or handle is None:
-        return {}
-    readers: dict[str, Callable[[], Any]] = {
-        "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-        "sm_mhz_most": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
-        "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
-        "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
-        "power_cap_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
-        "power_cap_usual_w": lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) / 1e3,
-        "persistence": lambda: bool(nvml.nvmlDeviceGetPersistenceMode(handle)),
-        "throttle": lambda: reasons(_reason_bits(nvml, handle)),
-        "processes": lambda: [_process(nvml, p) for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)],
-    }
-    return {name: _or_none(nvml, ask) for name, ask in readers.items()}
-
-
-def _or_none(nvml: Any, ask: Callable[[], Any]) -> Any:
-    try:
-        return ask()
-    except nvml.NVMLError:
-        return None
-
-
-def _process(nvml: Any, process: Any) -> dict[str, Any]:
-    name = _or_none(nvml, lambda: nvml.nvmlSystemGetProcessName(process.pid))
-    return {"pid": process.pid, "name": name, "bytes": process.usedGpuMemory}
-
-
-def uuids() -> list[str]:
-    """The UUIDs of the driver's GPUs, whether or not torch can use them."""
-    nvml = _nvml()
-    count = nvml.nvmlDeviceGetCount() if nvml else 0
-    return [str(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(i))) for i in range(count)] if nvml else []
 
 
 def driver_version() -> str | None:
-    nvml = _nvml()
-    return None if nvml is None else str(nvml.nvmlSystemGetDriverVersion())
+    library = nvml()
+    return None if library is None else str(library.nvmlSystemGetDriverVersion())

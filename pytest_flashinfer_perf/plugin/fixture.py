@@ -92,8 +92,7 @@ class Perf:
         self._measuring = settings.measuring
 
     def _for_this_test(self, measuring: Measuring) -> Measuring:
-        """Add what options say of this test alone to the way to measure."""
-        return self._settings.of_test(self._node.nodeid, measuring, once=self._only_once)
+        return measuring.of_one_call if self._only_once else measuring
 
     def __call__(self, case: CaseOfTest) -> Measurement | None:
         """Run a case: skip it if it cannot run here, fail it if its answer is wrong, else record its row."""

@@ -211,9 +211,8 @@ def pytest_runtest_makereport(
     if measured and call.excinfo is not None and not item.config.getoption("fulltrace"):
         from pytest_flashinfer_perf.engine import tracebacks
 
-        lines = tracebacks.without_ours(call.excinfo.value, call.excinfo.tb)
-        if lines is not None:
-            call.excinfo.traceback = type(call.excinfo.traceback)(lines)
+        lines = call.excinfo.traceback.filter(lambda line: not tracebacks.is_between(str(line.path)))
+        call.excinfo.traceback = lines or call.excinfo.traceback
     report = yield
     if measured and report.when == "call":
         results.add(item, report)

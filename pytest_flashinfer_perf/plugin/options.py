@@ -57,9 +57,7 @@ FILES = (
         "flashinfer-perf.toml, or the table [tool.flashinfer-perf] of pyproject.toml.",
     ),
 )
-# The options by which the commands start pytest.
-_HIDDEN = {"--perf-only": Child.OWN, "--perf-plant": Child.OWN}
-HIDDEN = tuple(option(name, child=child, reads=True, metavar="FILE", help=SUPPRESS) for name, child in _HIDDEN.items())
+ONLY = option("--perf-only", child=Child.OWN, reads=True, metavar="FILE", help=SUPPRESS)  # for processes of commands
 
 
 # What pytest is told of this plugin in every session: its options, in groups, and its markers.
@@ -78,7 +76,7 @@ QUESTIONS = {
     opt.FILES: FILES,
 }
 
-ALL = (*(one for table in QUESTIONS.values() for one in table), *HIDDEN)
+ALL = (*(one for table in QUESTIONS.values() for one in table), ONLY)
 
 MARKERS = (
     "perf_cases(routine, *shapes): parametrize `case` with its cases; shapes are Params or lines of flags",
@@ -106,8 +104,7 @@ def add(parser: pytest.Parser, questions: Mapping[str, Sequence[Option]]) -> Non
 
 def add_own(parser: pytest.Parser) -> None:
     add(parser, QUESTIONS)
-    for one in HIDDEN:
-        one.add_by(parser.getgroup("flashinfer-perf hidden").addoption)
+    ONLY.add_by(parser.getgroup("flashinfer-perf hidden").addoption)
 
 
 def by_question(manager: pytest.PytestPluginManager) -> dict[str, list[Option]]:

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_flashinfer_perf.gate import match
 from pytest_flashinfer_perf.plugin import options
-from pytest_flashinfer_perf.settings import planting, project_file
+from pytest_flashinfer_perf.settings import project_file
 from pytest_flashinfer_perf.settings.option import SECONDS, values_of
 from pytest_flashinfer_perf.settings.project_file import ProjectFile
 from pytest_flashinfer_perf.settings.settings import Checking, Measuring, Settings
@@ -44,7 +44,6 @@ def read(config: pytest.Config) -> Settings:
         measuring=Measuring(**values_of(Measuring, options), max_time=_max_time(config)),
         checking=Checking(**values_of(Checking, options), tolerances=bounds),
         quarantine=quarantined,
-        plants=_plants(config),
     )
 
 
@@ -70,11 +69,6 @@ def rules_of(config: pytest.Config, project: ProjectFile) -> Rules:
 
         config.stash[RULES] = verdict.read_rules(project, config.hook)
     return config.stash[RULES]
-
-
-def _plants(config: pytest.Config) -> dict[str, float]:
-    named = config.getoption("perf_plant")
-    return planting.read(config.invocation_params.dir / named) if named else {}
 
 
 def _project(config: pytest.Config) -> ProjectFile:

@@ -10,7 +10,7 @@ import fnmatch
 import functools
 import sys
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,6 @@ class Board:
         _spare_hypothesis(session.config.pluginmanager)
         if self.is_ours and session.config.getoption("benchmark_disable", None):
             self.notes.append(NOT_TIMED)
-        self.notes += _without_effect(session.config, self.rows)
 
     @pytest.hookimpl(specname="pytest_terminal_summary", tryfirst=True)
     def pytest_terminal_summary_without_another_table(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -162,14 +161,6 @@ class Board:
         """Add this machine's GPU and versions before pytest-benchmark compares them with those of a saved run."""
         if SCHEMA_KEY in compared_benchmark:
             _ours(machine_info)
-
-
-def _without_effect(config: pytest.Config, rows: Sequence[Row]) -> Iterator[str]:
-    """Say of each option that no case could use it."""
-    for one in options.of_all(config):
-        is_set = rows and config.getoption(one.dest) != one.default
-        if is_set and one.users is not None and not any(map(one.users.have, rows)):
-            yield f"{one.name} had no effect: none of the measured cases {one.users.words}"
 
 
 def _spare_hypothesis(manager: pytest.PytestPluginManager) -> None:

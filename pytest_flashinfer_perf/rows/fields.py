@@ -58,13 +58,6 @@ def value(kind: Any, json_value: Any, where: str) -> Any:
     return _reader(kind)(json_value, where)
 
 
-def read_list(kind: Callable[..., T], values: Any, where: str) -> list[T]:
-    """A list of such objects."""
-    if not isinstance(values, list):
-        raise FieldError(f"{where} must be a list, got {shown(values)}")
-    return [read(kind, value, f"{where}[{i}]") for i, value in enumerate(values)]
-
-
 def object_in(values: Mapping[str, Any], name: str, where: str = "") -> Mapping[str, Any]:
     """A member that is an object of any content; empty where there is none."""
     value = values.get(name) or {}

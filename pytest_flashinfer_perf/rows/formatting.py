@@ -102,13 +102,6 @@ def as_markdown(text: str) -> str:
     return inert.replace("$", "<span>$</span>")  # as GitHub asks for what is no formula
 
 
-def markdown_table(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(map(as_markdown, headings))} |"
-    yield f"|{'---|' * len(headings)}"
-    for line in cells:
-        yield f"| {' | '.join(map(as_markdown, line))} |"
-
-
 def software(versions: Mapping[str, Any]) -> str:
     named = [f"{name} {version}" for name, version in versions.items() if version is not None and name != "gpu"]
     return ", ".join(named)

@@ -149,7 +149,8 @@ class Library:
     ] = None
     switches: Annotated[
         Mapping[str, str] | None,
-        "[variables of the environment](../pytest_flashinfer_perf/machine/switches.py) that choose kernels",
+        "variables of the environment that choose kernels; `set` where a value [may be a secret]"
+        "(../pytest_flashinfer_perf/machine/switches.py)",
     ] = None
 
 
@@ -229,10 +230,6 @@ class Execution:
     spread: Annotated[float | None, "the standard deviation of the samples over their mean"] = None
     notes: Annotated[tuple[str, ...], "where it differs from what was asked for, and other remarks"] = ()
     peak_memory_bytes: Annotated[int | None, "allocated by torch at most, reference included"] = None
-    planted_us: Annotated[
-        float | None,
-        "extra work that [prove](prove.md) put behind each timed call",
-    ] = None
     contention: Annotated[
         Contention | None, "[what else ran](row.md#a-busy-machine) beside calls on the host's clock"
     ] = None

@@ -137,10 +137,3 @@ class MachineFacts:
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_generate_machine_info(self) -> Any:
         return copy.deepcopy(self._facts.result()) if self._facts else None
-
-
-def wait_for_machine_facts(config: pytest.Config) -> None:
-    """Nothing runs beside what is measured while tests are collected."""
-    facts: MachineFacts | None = config.pluginmanager.get_plugin(MACHINE)
-    if facts is not None:
-        facts.pytest_runtestloop()

@@ -23,26 +23,22 @@ from pytest_flashinfer_perf.printing import say
 from pytest_flashinfer_perf.rows import run_file
 from pytest_flashinfer_perf.rows.formatting import last_lines
 from pytest_flashinfer_perf.rows.run_file import Run
-from pytest_flashinfer_perf.session import case_endings
-from pytest_flashinfer_perf.session.progress import EACH_S, TERMINAL
+from pytest_flashinfer_perf.session.progress import EACH_S
 
 MODULE = ("-m", "pytest")
 PASSED, TESTS_FAILED = 0, 1
+TIMED_OUT = "Timeout ("  # of faulthandler's first word
 SUMMARY = "GITHUB_STEP_SUMMARY"  # a command writes it, not each of its processes
 
 
 @dataclass(frozen=True)
 class Environment:
-    """A name, the command that starts pytest in this environment, and its folder and variables if not those here.
-
-    A process that `shows` what it is doing has a descriptor of this terminal.
-    """
+    """A name, the command that starts pytest in this environment, and its folder and variables if not those here."""
 
     name: str
     command: tuple[str, ...]
     folder: Path | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
-    shows: bool = False
 
     def program(self, text: str) -> tuple[str, ...] | None:
         """The command that runs this Python program there; None if the command names no Python."""
@@ -78,15 +74,10 @@ def started(where: Environment, arguments: Sequence[str] = (), log: Path | None 
     environ.pop(SUMMARY, None)
     with ExitStack() as stack:
         output = None if log is None else stack.enter_context(log.open("w", encoding="utf-8"))
-        terminal: tuple[int, ...] = ()
-        if where.shows:
-            terminal = (os.dup(2),)
-            stack.callback(os.close, *terminal)
-            environ[TERMINAL] = str(*terminal)
         words = [*where.command, *arguments]
         begun = stack.enter_context(_ended_by_sigterm())
         process = stack.enter_context(
-            subprocess.Popen(words, stdout=output, stderr=output, cwd=where.folder, env=environ, pass_fds=terminal)  # noqa: S603
+            subprocess.Popen(words, stdout=output, stderr=output, cwd=where.folder, env=environ)  # noqa: S603
         )
         try:
             begun()
@@ -98,12 +89,13 @@ def started(where: Environment, arguments: Sequence[str] = (), log: Path | None 
 
 
 def _waited(process: subprocess.Popen[bytes], log: Path | None) -> int:
-    """The exit code. Of a process that prints into a log it is said every half minute that it still runs."""
+    """The exit code. Of a process that prints into a log its last line is said every half minute."""
     start = time.monotonic()
     while True:
         with suppress(subprocess.TimeoutExpired):
             return process.wait(EACH_S if log else None)
-        say(f"  {time.monotonic() - start:.0f} s so far, what it prints is in {log}")
+        last = end(log, 1) if log else ""
+        say(f"  {time.monotonic() - start:.0f} s so far, what it prints is in {log}{f': {last}' if last else ''}")
 
 
 @contextmanager
@@ -134,11 +126,6 @@ def _ended_by_sigterm() -> Iterator[Callable[[], None]]:
         yield begun
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def took_too_long(log: Path) -> bool:
-    """Whether the process of this log was ended by the time limit of its cases."""
-    return case_endings.TIMED_OUT in log.read_text(encoding="utf-8", errors="replace")
 
 
 def end(log: Path, lines: int) -> str:

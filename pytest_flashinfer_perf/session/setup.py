@@ -6,7 +6,6 @@ plugins, each of which does one thing; nothing here measures.
 
 from __future__ import annotations
 
-import faulthandler
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,12 +14,11 @@ from typing import IO, TYPE_CHECKING
 
 import pytest
 
-from pytest_flashinfer_perf.machine import builds
 from pytest_flashinfer_perf.machine.garbage import importing
 from pytest_flashinfer_perf.printing import write_lines
-from pytest_flashinfer_perf.session import benchmark_rows, gpu_lock, progress, reports
+from pytest_flashinfer_perf.session import benchmark_rows, gpu_lock, reports
 from pytest_flashinfer_perf.session.stash import INSTEAD, is_worker
-from pytest_flashinfer_perf.session.survival import REMEDY, CaseGuard, CrashReporter
+from pytest_flashinfer_perf.session.survival import REMEDY, CaseGuard
 from pytest_flashinfer_perf.session.time_limit import Limit, not_counted
 from pytest_flashinfer_perf.settings.usage import errors_of_use
 
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
 STDERR = pytest.StashKey[IO[str]]()
 WORDS = pytest.StashKey[IO[str]]()  # where a process that dies says so, if an extension reads it there
-CRASH_REPORTER, CASE_GUARD = "flashinfer-perf-beside", "flashinfer-perf-survival"
+CASE_GUARD = "flashinfer-perf-survival"
 BY_CASE = pytest.StashKey[bool]()  # GPUs are locked for a case, since some of this session's cases need several
 
 
@@ -42,10 +40,6 @@ def start(config: pytest.Config) -> None:
     if is_worker(config):
         return
     config.pluginmanager.register(Gatherer(config), "flashinfer-perf-gatherer")
-    shown = progress.of_command()
-    if shown is not None:
-        config.add_cleanup(builds.tell(shown.compiles))
-        config.pluginmanager.register(shown, "flashinfer-perf-progress")
 
 
 def json_of(config: pytest.Config) -> Path | None:
@@ -81,10 +75,6 @@ def ready(session: pytest.Session, settings: Settings, device: Device) -> None:
         else:
             be_alone(config, device)
     config.pluginmanager.register(CaseGuard(device, _limit(config)), CASE_GUARD)
-    if WORDS not in config.stash and not config.pluginmanager.is_blocked(CRASH_REPORTER) and faulthandler.is_enabled():
-        reporter = CrashReporter(config.stash[STDERR])
-        config.add_cleanup(reporter.close)
-        config.pluginmanager.register(reporter, CRASH_REPORTER)
 
 
 def is_timed(config: pytest.Config, settings: Settings) -> bool:
@@ -139,14 +129,6 @@ def turn_of_all(config: pytest.Config, names: Iterable[str]) -> Iterator[None]:
     with ExitStack() as stack:
         with not_counted():
             stack.enter_context(gpu_lock.alone_on_all(names, _says_so(config, "its GPUs")))
-        yield
-
-
-@contextmanager
-def alone_before_tests(config: pytest.Config, device: Device) -> Iterator[None]:
-    """Have the device while tests are collected, for what is measured then, with nothing of this session beside it."""
-    benchmark_rows.wait_for_machine_facts(config)
-    with turn_of_all(config, [device.uuid] if device.uuid else []):
         yield
 
 

@@ -74,13 +74,6 @@ def identity(item: pytest.Item) -> Identity:
     return names.on(device) if device else names
 
 
-def name(item: pytest.Item, case: str) -> None:
-    """Name a test without a case in reports by this, rather than by its id."""
-    from pytest_flashinfer_perf.rows.row import Identity
-
-    item.stash[IDENTITY] = Identity(case=case)
-
-
 def repeat(item: pytest.Item, *, from_here: bool = False) -> str:
     """The commands that run it again, from the rootdir, or from where pytest was started."""
     from pytest_flashinfer_perf.spec import flags

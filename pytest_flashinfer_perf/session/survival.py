@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import faulthandler
-import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import nullcontext, suppress
-from typing import IO, TYPE_CHECKING
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_flashinfer_perf.machine import device_errors
-from pytest_flashinfer_perf.session import last_words, reports
+from pytest_flashinfer_perf.session import reports
 from pytest_flashinfer_perf.session.stash import OUTCOME, forget, measures, repeat
 from pytest_flashinfer_perf.session.time_limit import Limit, not_counted
 
@@ -106,33 +104,3 @@ class CaseGuard:
             with not_counted():
                 pass
         return done
-
-
-# A process beside the session reports of which case it died.
-
-
-class CrashReporter:
-    """Sends the name of each starting test to a process that reads faulthandler's output until the session ends."""
-
-    def __init__(self, stderr: IO[str]) -> None:
-        command = [sys.executable, "-I", "-S", last_words.__file__, REMEDY]
-        self._reader = subprocess.Popen(  # noqa: S603 - our own module
-            command, stdin=subprocess.PIPE, stderr=stderr, bufsize=0, start_new_session=True
-        )
-        assert self._reader.stdin is not None
-        self._pipe = self._reader.stdin
-        faulthandler.enable(self._pipe, all_threads=False)
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        with suppress(OSError):  # somebody has ended it
-            self._pipe.write(f"{last_words.CASE}{item.nodeid}\n".encode())
-        return (yield)
-
-    def close(self) -> None:
-        """End the process; faulthandler writes to stderr again, unless pytest has disabled it by now."""
-        if faulthandler.is_enabled():
-            faulthandler.enable(2)
-        self._pipe.close()
-        self._reader.terminate()  # what a test has forked and left may keep the other end of its pipe open
-        self._reader.wait()

@@ -32,19 +32,10 @@ class Child(Enum):
 
 
 @dataclass(frozen=True)
-class Users:
-    """The cases that can use an option: what a sentence says of them, and whether a row is of one."""
-
-    words: str
-    have: Callable[[Any], bool]
-
-
-@dataclass(frozen=True)
 class Option:
     """Its name, the keywords that argparse and pytest take for it, and what becomes of its value.
 
     `reads` if it names files that are read; `writes` names any file in the folder that it names, "" for that file.
-    `users` if not every case can use it: a session says so where none of its rows is of such a case.
     `pytest --help` shows the `daily` ones; `flashinfer-perf options` shows all.
     """
 
@@ -54,7 +45,6 @@ class Option:
     reads: bool = False
     writes: str | None = None
     may_be_empty: bool = False
-    users: Users | None = None
     daily: bool = False
 
     @property
@@ -83,11 +73,10 @@ def option(  # noqa: PLR0913 - one argument per property of an option
     reads: bool = False,
     writes: str | None = None,
     may_be_empty: bool = False,
-    users: Users | None = None,
     daily: bool = False,
     **keywords: Any,
 ) -> Option:
-    return Option(name, keywords, child, reads, writes, may_be_empty, users, daily)
+    return Option(name, keywords, child, reads, writes, may_be_empty, daily)
 
 
 # A setting is a field of a dataclass that has the value of an option: declared there, and nowhere else.

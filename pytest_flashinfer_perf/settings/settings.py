@@ -17,7 +17,6 @@ from pytest_flashinfer_perf.settings.option import (
     SEED,
     TIMING,
     Child,
-    Users,
     bounded,
     bounds_of,
     choice,
@@ -97,7 +96,6 @@ class Measuring:
         default="measured",
         help="Take the peaks for %%roof from a measurement on this GPU, or from its datasheet. Default: %(default)s.",
     )
-    plant: float = bounded(SECONDS, 0.0)  # extra work after each timed call
 
     def __post_init__(self) -> None:
         self.verify({one.name: getattr(self, one.name) for one in fields(self)})
@@ -121,6 +119,11 @@ class Measuring:
             raise MeasuringError(f"measuring must be a Measuring, or a dictionary of its fields, got {changes!r}")
         self.verify(changes)
         return replace(self, **changes)
+
+    @property
+    def of_one_call(self) -> Measuring:
+        """The same for a single call, where its answer alone is asked for."""
+        return replace(self, iters=1, warmup=0)
 
 
 MeasuringLike = Measuring | Mapping[str, Any] | None
@@ -212,7 +215,6 @@ class Settings:
     autotune_cache: str | None = setting(
         TIMING,
         "--perf-autotune-cache",
-        users=Users("asks FlashInfer's tuner", lambda row: row.setup.autotune_cache is not None),
         metavar="FILE",
         help="Cache file of FlashInfer's autotuner. Cases with --autotune write it, other cases read it. "
         "Default: no file.",
@@ -236,13 +238,7 @@ class Settings:
     measuring: Measuring = Measuring()
     checking: Checking = Checking()
     quarantine: tuple[Quarantined, ...] = ()
-    plants: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def backends(self) -> tuple[str, ...]:
         return tuple((self.named_backends or "").replace(",", " ").split())
-
-    def of_test(self, test: str, measuring: Measuring, *, once: bool) -> Measuring:
-        """This way to measure, with what is planted in this test; `once` if its answer alone is asked for."""
-        planted = replace(measuring, plant=self.plants.get(test, measuring.plant))
-        return replace(planted, iters=1, warmup=0) if once else planted

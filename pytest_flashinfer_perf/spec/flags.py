@@ -21,20 +21,9 @@ class _Parser(argparse.ArgumentParser):
         raise ParamError(message)
 
 
-def parser(*, shortened: bool = False) -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     """A parser that raises ParamError instead of ending the process."""
-    return _Parser(add_help=False, allow_abbrev=shortened)
-
-
-def expanded(words: Iterable[str], flags: Collection[str]) -> list[str]:
-    """Complete flags that are abbreviated unambiguously, as upstream's argparse does."""
-    completed = []
-    for word in words:
-        name, equals, value = word.partition("=")
-        is_short = name.startswith("--") and name not in flags
-        matches = {flag for flag in flags if is_short and flag.startswith(name)}
-        completed.append("".join([*matches, equals, value]) if len(matches) == 1 else word)
-    return completed
+    return _Parser(add_help=False, allow_abbrev=False)
 
 
 def read(params: type[P], words: Sequence[str], accepted: Collection[str] = (), hints: Collection[str] = ()) -> P:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_flashinfer_perf.api import commands, fields, printing
+from pytest_flashinfer_perf.api import commands, printing
 from pytest_flashinfer_perf.extensions.apis.lookup import unknown
 from pytest_flashinfer_perf.extensions.apis.templates import DiscoveryError, installed, lines
 from pytest_flashinfer_perf.spec.params import ParamError
@@ -13,16 +13,11 @@ from pytest_flashinfer_perf.spec.params import ParamError
 def main(arguments: Sequence[str]) -> int:
     parser = commands.parser_of("list --api", "List FlashInfer's APIs that have a trace template.", "")
     parser.add_argument("name")
-    commands.add_json(parser)
     options = parser.parse_args(arguments)
     registry = installed()
     if not registry.version:
         raise DiscoveryError("flashinfer is not installed: there are no APIs to list")
-    matching = [api for api in registry.apis if options.name.lower() in api.name.lower()]
-    if not matching:
+    if not any(options.name.lower() in api.name.lower() for api in registry.apis):
         raise ParamError(unknown(options.name))
-    if options.as_json:
-        commands.show_json([{"name": api.name, **fields.written(api)} for api in matching])
-    else:
-        printing.show(lines(registry, options.name))
+    printing.show(lines(registry, options.name))
     return 0

@@ -12,7 +12,6 @@ from pytest_flashinfer_perf.api import (
     commands,
     file_io,
     formatting,
-    match,
     options,
     printing,
     processes,
@@ -98,8 +97,9 @@ def _compare(
 
     instrument = Processes(where, for_pytest, output, gpu, rules.allowed)
     quantity = args.find if args.find in ON_HOST else None
-    rules = replace(rules, quantity=quantity, allowed=rules.allowed | {match.Reason.LIBRARY.value})
-    return Times(instrument, rules, keep, SIGNS.get(args.find, 1), args.pairs, args.most_pairs)
+    return Times(
+        instrument, replace(rules, quantity=quantity), keep, SIGNS.get(args.find, 1), args.pairs, args.most_pairs
+    )
 
 
 def _measurable(word: str) -> str:

@@ -97,7 +97,6 @@ class Told:
     against: str
     refusals: tuple[str, ...]
     notes: tuple[str, ...]
-    to_decide: str | None
     paired: bool
     allowed: tuple[str, ...]
     base: tuple[ToldRun, ...]
@@ -123,7 +122,6 @@ def of(judgement: verdict.Judgement) -> Told:
         against=words.against(judgement),
         refusals=tuple(words.problems(judgement)),
         notes=tuple(words.notes(judgement)),
-        to_decide=words.command(judgement) or None,
         paired=judgement.rules.paired,
         allowed=tuple(sorted(judgement.rules.allowed)),
         base=_runs(judgement.base),

@@ -47,9 +47,6 @@ def _lines(told: Told) -> Iterator[str]:
         yield from ("", f"<details><summary>{len(others)} more, same or new</summary>", "")
         yield from _table(others)
         yield from ("", "</details>")
-    if told.to_decide:
-        command = f"    {printing.safe(told.to_decide)}"
-        yield from ("", "To decide what is AMBIGUOUS, measure both versions in turns:", "", command)
 
 
 def _table(cases: Sequence[ToldCase]) -> Iterator[str]:

@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,19 @@ NO_CALL = "made no call of bench_gpu_time or do_bench of pytest_flashinfer_perf.
 OF = "-of-"
 
 
+FACTS = "flashinfer-perf-machine"  # the core's plugin that finds facts of the machine while tests are collected
+
+
+@contextmanager
+def _alone_before_tests(config: pytest.Config, device: Device) -> Iterator[None]:
+    """Have the device while tests are collected, with nothing of this session beside it."""
+    facts: Any = config.pluginmanager.get_plugin(FACTS)
+    if facts is not None:
+        facts.pytest_runtestloop()
+    with setup.turn_of_all(config, [device.uuid] if device.uuid else []):
+        yield
+
+
 class ProgramFile(pytest.File):
     """A Python file that is run."""
 
@@ -45,12 +59,10 @@ class ProgramFile(pytest.File):
 
     def _ran(self, settings: Settings) -> list[ProgramCall]:
         device, once = setup.find_device(settings), self.config.getoption("benchmark_disable")
-        plants = {test.partition(OF)[0] + "]": seconds for test, seconds in settings.plants.items()}
-        settings = replace(settings, plants=plants)  # whoever makes the calls does not know how many there will be
         how = Instructions(settings, str(device.torch), f"{self.nodeid}::call", once, os.getpid())
         with tempfile.TemporaryDirectory() as folder:
             try:
-                with setup.alone_before_tests(self.config, device):
+                with _alone_before_tests(self.config, device):
                     return recorded_program.ran(self.path, how, Path(folder), self.config.getoption("perf_timeout"))
             finally:
                 output = Path(folder, recorded_program.OUTPUT)

@@ -52,8 +52,8 @@ class Instructions:
 
     def timed(self, call: Callable[[Measuring, str, str], Measurement], changes: Mapping[str, Any]) -> Measurement:
         test = f"{self.test}[{self.number}]"
-        how = self.settings.of_test(test, self.settings.measuring.changed_by(changes), once=self.once)
-        measurement = call(how, self.device, test)
+        how = self.settings.measuring.changed_by(changes)
+        measurement = call(how.of_one_call if self.once else how, self.device, test)
         untraced = replace(measurement.timing.observations, traced={})  # observers have looked at that here
         _add(ProgramCall(_line(), replace(measurement, timing=replace(measurement.timing, observations=untraced))))
         return measurement

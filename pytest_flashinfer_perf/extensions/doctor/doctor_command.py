@@ -20,13 +20,14 @@ from pytest_flashinfer_perf.api import (
     provenance,
     requirements,
 )
-from pytest_flashinfer_perf.machine import implementations, nvrtc
+from pytest_flashinfer_perf.extensions.doctor import consequences, gpus
 from pytest_flashinfer_perf.routines import all_routines
 
 EXAMPLE = "example: flashinfer-perf doctor"
 DESCRIPTION = """Show what can be measured on this machine, and why the rest cannot.
 Exits with 0 if something can be measured on a GPU and FlashInfer has all that it requires, else with 1."""
 INDENT = 11
+CLOCK_PASS = (capability.gpu("the clock pass"), capability.package("cuda.core", "cuda-core", "the clock pass"))
 # The part of a reason that names its backend or API: without it, equal reasons can be shown once.
 SUBJECT = re.compile(r"^\S+ (?=needs\b)| of \S+( with backend \S+)?(?= on )")
 
@@ -126,12 +127,12 @@ Facts = dict[str, Any]
 
 def examine() -> Facts:
     """NVML before torch: once torch has touched a GPU, this process is on it too."""
-    health = {uuid: provenance.health(uuid) for uuid in provenance.uuids()}
-    gpus = [devices.find(f"cuda:{i}") for i in range(torch.cuda.device_count())]
-    return {"no_gpu": _no_gpu(health), **facts_about(devices.find("auto"), gpus, health)}
+    health = {uuid: gpus.health(uuid) for uuid in gpus.uuids()}
+    found = [devices.find(f"cuda:{i}") for i in range(torch.cuda.device_count())]
+    return {"no_gpu": _no_gpu(health), **facts_about(devices.find("auto"), found, health)}
 
 
-def facts_about(device: Device, gpus: list[Device], health: Mapping[str, Facts]) -> Facts:
+def facts_about(device: Device, found: list[Device], health: Mapping[str, Facts]) -> Facts:
     """The facts that are shown, for the device that a run would measure."""
     # For each backend the reason why it cannot run here, or None; single shapes may have further limits.
     routines = {
@@ -144,13 +145,13 @@ def facts_about(device: Device, gpus: list[Device], health: Mapping[str, Facts])
     return {
         "device": str(device.torch),
         "measures_on_gpu": device.is_gpu and runs,
-        "gpus": [{**_described(gpu), **health.get(gpu.uuid or "", {})} for gpu in gpus],
+        "gpus": [{**_described(gpu), **health.get(gpu.uuid or "", {})} for gpu in found],
         "software": provenance.versions(),
         "flashinfer": capability.flashinfer_import_error(),
         "requirements": requirements.versions(),
-        "unmet": [{**u._asdict(), "then": implementations.without(u.name, is_there=there[u.name])} for u in unmet],
+        "unmet": [{**u._asdict(), "then": consequences.without(u.name, is_there=there[u.name])} for u in unmet],
         "instruments": {name: one.missing(device) for name, one in instruments.INSTRUMENTS.items()},
-        "clock_pass": capability.missing((capability.gpu("the clock pass"), nvrtc.missing), device),
+        "clock_pass": capability.missing(CLOCK_PASS, device),
         "beside": dict(ChainMap(*commands.hooks().pytest_perf_examined(device=device))),
         "routines": routines,
     }

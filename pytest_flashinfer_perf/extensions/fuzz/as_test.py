@@ -15,7 +15,6 @@ from pytest_flashinfer_perf.api import (
     CaseRun,
     Checking,
     Device,
-    Entry,
     FlashinferPerfError,
     Settings,
     capability,
@@ -46,7 +45,7 @@ class FindingFile(pytest.File):
             [case] = lines.cases_of(findings.line_of(self.path), all_routines())
         except (ValueError, FlashinferPerfError) as error:
             raise self.CollectError(printing.safe_lines(f"{self.path}: {error}")) from error
-        return [test_of(self, Entry(f"{case.routine.name}[{case.id}]", case=case))]
+        return [test_of(self, lines.Entry(f"{case.routine.name}[{case.id}]", case=case))]
 
 
 def run(case: CaseOfTest, item: pytest.Item) -> CaseRun:

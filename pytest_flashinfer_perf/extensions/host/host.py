@@ -21,11 +21,10 @@ from typing import Any
 
 import torch
 
-from pytest_flashinfer_perf.api import Device, Observation, Target, cupti, garbage, instruments
+from pytest_flashinfer_perf.api import Device, Target, cupti, garbage, instruments, load, observers
 from pytest_flashinfer_perf.extensions.host import host_calls
 from pytest_flashinfer_perf.extensions.host.host_calls import Counts, counted
 from pytest_flashinfer_perf.extensions.host.host_time import NAME, HostTime
-from pytest_flashinfer_perf.machine import load
 
 ROUNDS, FEWEST_ROUNDS = 12, 5
 CALLS, FEWEST_CALLS = 10, 4  # of a round; the first call after a pause, or on another core, may take 5 times as long
@@ -183,9 +182,9 @@ class HostObserver:
     def traced(self, recorder: cupti.Recorder, target: Target) -> Counts:
         return counted("cupti", lambda: host_calls.of(recorder, target))
 
-    def observed(self, target: Target, device: Device, seconds: float, traced: Any) -> Observation:
+    def observed(self, target: Target, device: Device, seconds: float, traced: Any) -> observers.Observation:
         host_time, obstacle = measured(target, device, seconds, Counts() if traced is None else traced)
-        return Observation(host_time, (obstacle,) if obstacle else ())
+        return observers.Observation(host_time, (obstacle,) if obstacle else ())
 
 
 def measured(target: Target, device: Device, on_device: float, calls: Counts) -> tuple[HostTime | None, str]:

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from pytest_flashinfer_perf.api import OtherTime, Quantity, Row, match, share, thresholds
+from pytest_flashinfer_perf.api import OtherTime, Quantity, Row, load, match, share, thresholds
 from pytest_flashinfer_perf.extensions.host.host_time import HostTime, of, places
-from pytest_flashinfer_perf.machine.load import Contention
 
 NOT_WRITTEN = "its rows do not say what it asks of the host"
 
@@ -80,7 +79,7 @@ def _seconds(us: float | None) -> float | None:
     return None if us is None else 1e-6 * us
 
 
-def contention(row: Row) -> Contention | None:
+def contention(row: Row) -> load.Contention | None:
     return host.contention if (host := of(row)) else None
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_flashinfer_perf.api import scatter
-from pytest_flashinfer_perf.machine.load import Contention
+from pytest_flashinfer_perf.api import load, scatter
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Row
@@ -43,7 +42,7 @@ class HostTime:
     lines: tuple[HostLine, ...] = ()
     references_us: tuple[float, ...] = ()
     plan_references_us: tuple[float, ...] = ()
-    contention: Contention | None = None
+    contention: load.Contention | None = None
 
     @property
     def comparable_us(self) -> float | None:

@@ -21,8 +21,8 @@ from typing import IO, Any
 
 import pytest
 
-from pytest_flashinfer_perf.api import SETTINGS, case_endings, fields, reports, setup, stash
-from pytest_flashinfer_perf.extensions.many import gpus
+from pytest_flashinfer_perf.api import SETTINGS, fields, reports, setup, stash
+from pytest_flashinfer_perf.extensions.many import case_endings, gpus
 from pytest_flashinfer_perf.extensions.many.gpus import ALL_GPUS, GPU_WORKERS, VISIBLE
 from pytest_flashinfer_perf.rows.row import Identity
 from pytest_flashinfer_perf.spec import flags

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from pytest_flashinfer_perf.api import Device, Observation, Target, cupti, garbage, instruments
+from pytest_flashinfer_perf.api import Device, Target, cupti, garbage, instruments, observers
 from pytest_flashinfer_perf.extensions.memory import holdings
 from pytest_flashinfer_perf.extensions.memory.memory import NAME, CallMemory, Repeated
 
@@ -32,9 +32,9 @@ class MemoryObserver:
 
     def traced(self, recorder: cupti.Recorder, target: Target) -> None: ...
 
-    def observed(self, target: Target, device: Device, seconds: float, traced: Any) -> Observation:  # noqa: ARG002
+    def observed(self, target: Target, device: Device, seconds: float, traced: Any) -> observers.Observation:  # noqa: ARG002
         seen = CountedCalls(Allocator(device), device, seconds).of(target)
-        return Observation(seen, (f"--perf-memory: {why}",) if (why := missing(device)) else ())
+        return observers.Observation(seen, (f"--perf-memory: {why}",) if (why := missing(device)) else ())
 
 
 def missing(device: Device) -> str | None:

@@ -57,12 +57,6 @@ def pytest_perf_sums() -> tuple[verdict.Summing, ...]:
     return (SUMS,)
 
 
-def pytest_perf_listed() -> Mapping[str, Iterable[str]]:
-    from pytest_flashinfer_perf.extensions.models.selection import model_names
-
-    return {"models": model_names()}
-
-
 # A session that measures a model.
 
 

@@ -45,7 +45,7 @@ def _measured(config: str, step: Step, plan: StepPlan, for_pytest: Sequence[str]
     model = os.path.abspath(config) if shipped.is_path(config) else config  # noqa: PTH100 - a name stays one
     words = [f"--perf-model={model}", f"--perf-step={step.flags}", *for_pytest]
     start = "import sys; from pytest_flashinfer_perf import cli; sys.exit(cli.main(sys.argv[1:]))"
-    suite = processes.Environment("this one", (sys.executable, "-c", start, "bench"), shows=True)
+    suite = processes.Environment("this one", (sys.executable, "-c", start, "bench"))
     try:
         return sides.measured(suite, words, folder / "step").run
     except run_file.RunError:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_flashinfer_perf.api import formatting, printing, words
 from pytest_flashinfer_perf.extensions.nights.trends import Found, GpuPage
+from pytest_flashinfer_perf.extensions.reports import markdown
 
 MOST_SHOWN = 50  # cases that changed in one night
 HEADINGS = ("case", "before", "after", "change", "at least", "detects from")
@@ -35,7 +36,7 @@ def _of_a_night(members: Sequence[Found]) -> Iterator[str]:
     before, after = (page.nights[night].commit or "unknown" for night in (first.last_before, first.since))
     yield from _section(f"{first.verdict} since {page.when(first.since)}", [])
     yield f"Commit {formatting.as_markdown(before[:10])} before and {formatting.as_markdown(after[:10])} since.\n"
-    yield from formatting.markdown_table(HEADINGS, map(_cells, members[:MOST_SHOWN]))
+    yield from markdown.table(HEADINGS, map(_cells, members[:MOST_SHOWN]))
     if left > 0:
         yield f"\nand {formatting.counted(left, 'more case')}"
     beside = dict.fromkeys(said for one in members[:MOST_SHOWN] for said in one.beside())

@@ -128,7 +128,7 @@ class Repository:
     def comments(self, path: str) -> Iterator[Comment]:
         for page in range(1, MOST_PAGES + 1):
             answer = self.ask("GET", f"{path}?{urlencode({'per_page': PER_PAGE, 'page': page})}")
-            found = fields.read_list(Comment, answer, "the comments")
+            found = fields.value(tuple[Comment, ...], answer, "the comments")
             yield from found
             if len(found) < PER_PAGE:
                 return
@@ -203,7 +203,8 @@ def pull_of(event: GitHubEvent, repository: Repository) -> Pull:
         raise NothingToCommentError("the fork of the pull request is gone")
     head = f"{run.head_repository.owner.login}:{run.head_branch}"
     answer = repository.ask("GET", f"pulls?{urlencode({'state': 'open', 'head': head, 'per_page': PER_PAGE})}")
-    found = [pull for pull in fields.read_list(Pull, answer, "the pull requests") if pull.head.sha == run.head_sha]
+    pulls: tuple[Pull, ...] = fields.value(tuple[Pull, ...], answer, "the pull requests")
+    found = [pull for pull in pulls if pull.head.sha == run.head_sha]
     if len(found) != 1:
         raise NothingToCommentError(f"{len(found)} open pull requests have {run.head_sha[:10]}, which was measured")
     return found[0]

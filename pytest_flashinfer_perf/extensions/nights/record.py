@@ -12,9 +12,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pytest_flashinfer_perf.api import Row, Run, file_io, formatting, run_file, scatter
+from pytest_flashinfer_perf.api import Row, Run, file_io, formatting, run_file, scatter, series
 from pytest_flashinfer_perf.extensions.nights.levels import Floats
-from pytest_flashinfer_perf.gate import series
 
 COLUMNS = ("us", "busy_us", "cycles", "ghz")
 Places: TypeAlias = npt.NDArray[np.int32]

@@ -13,10 +13,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from pytest_flashinfer_perf.api import effects, words
+from pytest_flashinfer_perf.api import effects, series, words
 from pytest_flashinfer_perf.extensions.nights.levels import ENOUGH, Change, Floats, Levels
 from pytest_flashinfer_perf.extensions.nights.record import Night, RunEnvironment, WatchedCase
-from pytest_flashinfer_perf.gate import series
 
 NEAR = 1  # nights by which a change may be found too early or too late
 STILL_THERE = 0.5  # of a threshold: a change is gone when less than that is left of it

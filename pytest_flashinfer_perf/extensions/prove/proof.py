@@ -12,9 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_flashinfer_perf.api import Row, Run, formatting, judge, match, words
+from pytest_flashinfer_perf.api import Row, Run, formatting, judge, match, series, words
 from pytest_flashinfer_perf.api import verdict as core_verdict
-from pytest_flashinfer_perf.gate import series
 
 MOST_SLOWER = 0.01  # of the verdicts on identical code
 MOST_FAILED = 0.05  # of the comparisons of identical code: their exit code is 1
@@ -72,7 +71,7 @@ class Proved:
     @property
     def planted_change(self) -> float:
         """The logarithm of the change that was planted; zero where nothing was."""
-        planted = statistics.median(row.execution.planted_us or 0.0 for row in self.planted)
+        planted = statistics.median(row.parts.get("planted_us", 0.0) for row in self.planted)
         return math.log1p(planted * 1e-6 / self.median)
 
     @property

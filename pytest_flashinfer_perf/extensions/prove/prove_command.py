@@ -12,8 +12,8 @@ from pathlib import Path
 from pytest_flashinfer_perf.api import Row, Run, commands, file_io, printing, processes, run_file, share
 from pytest_flashinfer_perf.api import options as core_options
 from pytest_flashinfer_perf.extensions.compare import judging, sides
+from pytest_flashinfer_perf.extensions.prove import planting
 from pytest_flashinfer_perf.extensions.prove.proof import FEWEST, lines, prove
-from pytest_flashinfer_perf.settings import planting
 
 EXAMPLE = "example: flashinfer-perf prove --share 3% -- tests/attention -k 'decode and fa3'"
 PLAIN, PLANTED = "plain", "planted"

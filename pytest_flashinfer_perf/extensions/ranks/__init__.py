@@ -18,7 +18,6 @@ OPTIONS = (
     option(
         "--perf-ranks",
         child=Child.OWN,
-        users=options.Users("is marked by perf_ranks", lambda row: "ranks" in row.parts),
         metavar="N",
         type=options.whole(1),
         help="Run tests that are marked by perf_ranks in N processes.",

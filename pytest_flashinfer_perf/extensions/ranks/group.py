@@ -22,7 +22,8 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.api import Device, case_endings, processes, reports, setup, stash
+from pytest_flashinfer_perf.api import Device, processes, reports, stash
+from pytest_flashinfer_perf.extensions.many import case_endings
 from pytest_flashinfer_perf.extensions.ranks import rank_environment
 from pytest_flashinfer_perf.plugin.options import of_all
 
@@ -42,7 +43,7 @@ class End:
     outcome: str
     sentence: str
     at: float
-    ended: str | None = None  # a name of session/case_endings.py or machine/device_errors.py, where the process died
+    ended: str | None = None  # a name of many/case_endings.py or machine/device_errors.py, where the process died
     report: pytest.TestReport | None = None
     printed: str = ""
 
@@ -100,7 +101,7 @@ def _started(item: pytest.Item, number: int, rank: int, folder: str, options: It
     no_multicast = item.config.getoption("perf_no_multicast")
     log = Path(folder, f"{rank}.log")
     program = [sys.executable, "-c", PROGRAM.format(path=[one for one in sys.path if isinstance(one, str)])]
-    told = [f"--perf-only={folder}/{ONLY}", "-p", PLUGIN, "-p", f"no:{setup.CRASH_REPORTER}"]
+    told = [f"--perf-only={folder}/{ONLY}", "-p", PLUGIN]
     with log.open("wb") as words:
         process = subprocess.Popen(  # noqa: S603 - pytest, in this interpreter
             [*program, *_named(item), *told, *_as_here(item.config, folder), *options],

@@ -15,8 +15,8 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_flashinfer_perf.api import SETTINGS, Child, Perf, case_endings, one_case, reports, stash, time_limit
-from pytest_flashinfer_perf.extensions.many import gpus
+from pytest_flashinfer_perf.api import SETTINGS, Child, Perf, one_case, reports, stash, time_limit
+from pytest_flashinfer_perf.extensions.many import case_endings, gpus
 from pytest_flashinfer_perf.extensions.ranks import group, joined, rank_environment
 from pytest_flashinfer_perf.extensions.ranks.group import End
 from pytest_flashinfer_perf.extensions.ranks.joined import Ranks

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 import torch.distributed as dist
 
-from pytest_flashinfer_perf.api import Device, Measuring, Target, garbage, instruments, timing
-from pytest_flashinfer_perf.engine.observers import Reached
+from pytest_flashinfer_perf.api import Device, Measuring, Target, garbage, instruments, observers, timing
 from pytest_flashinfer_perf.extensions.ranks import device_clock, rank_environment
 from pytest_flashinfer_perf.extensions.ranks.clock import Spans
 from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
@@ -92,14 +91,14 @@ class LinkRoof:
     times: RankTimes
     link: float | None  # GB per second, where it is known
 
-    def reached(self, moved: float | None, seconds: float, _choice: str) -> Reached:
+    def reached(self, moved: float | None, seconds: float, _choice: str) -> observers.Reached:
         """With multicast a link carries fewer bytes, so that its share can be above 100 %."""
         times = self.times.carrying(moved, seconds)
         parts = {NAME: times}
         if times.busbw_gb_per_s is None or self.link is None:
-            return Reached(parts=parts)
+            return observers.Reached(parts=parts)
         share = 100 * times.busbw_gb_per_s / self.link
-        return Reached(share, "link", "datasheet", share if times.is_without_multicast else None, parts)
+        return observers.Reached(share, "link", "datasheet", share if times.is_without_multicast else None, parts)
 
 
 def chosen(ranks: Ranks, name: str) -> tuple[Together, str]:

@@ -83,5 +83,12 @@ def _folded(title: str, content: Iterable[str]) -> Iterator[str]:
 
 
 def _table(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield from formatting.markdown_table(headings, cells)
+    yield from table(headings, cells)
     yield ""
+
+
+def table(headings: Sequence[str], cells: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(map(formatting.as_markdown, headings))} |"
+    yield f"|{'---|' * len(headings)}"
+    for line in cells:
+        yield f"| {' | '.join(map(formatting.as_markdown, line))} |"

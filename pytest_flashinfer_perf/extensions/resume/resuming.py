@@ -101,7 +101,7 @@ def _place(config: pytest.Config, settings: Settings, device: Device) -> dict[st
     facts["tolerances"] = repr(checking.pop("tolerances"))
     measuring = asdict(settings.measuring)
     facts["--benchmark-max-time"] = measuring.pop("max_time")
-    others = {"seed": settings.seed, "case_tag": settings.case_tag, "plant": dict(settings.plants)}
+    others = {"seed": settings.seed, "case_tag": settings.case_tag}
     how = {**measuring, **checking, **others}
     settings_by_option = {f"--perf-{name.replace('_', '-')}": value for name, value in how.items()}
     return {**facts, "device": device.name, "commit": f"{commit.get('id')}{_changes(commit)}", **settings_by_option}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_flashinfer_perf.api import SETTINGS, Entry, Row, lines, printing, provenance, reports, run_file, stash
+from pytest_flashinfer_perf.api import SETTINGS, Row, lines, printing, provenance, reports, run_file, stash
 from pytest_flashinfer_perf.extensions.testlists import testlist
 from pytest_flashinfer_perf.spec.case import FlagLine
 from pytest_flashinfer_perf.spec.params import fields_of
@@ -33,7 +33,7 @@ class UpstreamLines:
         self._config = config
 
     @functools.cached_property
-    def _entries(self) -> dict[str, Entry]:
+    def _entries(self) -> dict[str, lines.Entry]:
         """The lines by the name of each case, read again here: with xdist another process has collected them."""
         settings, flags = self._config.stash[SETTINGS], self._config.getoption("perf_flags")
         files = (self._config.invocation_params.dir / name for name in self._config.getoption("perf_testlist"))

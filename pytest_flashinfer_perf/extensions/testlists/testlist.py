@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_flashinfer_perf.api import SETTINGS, Entry, lines
+from pytest_flashinfer_perf.api import SETTINGS, lines
 
 STARTS = re.compile(r"\s*(--routine|-R|--api)\b")
 
@@ -19,12 +19,12 @@ def is_testlist(path: Path) -> bool:
     return any(map(STARTS.match, _lines(path)))
 
 
-def read(path: Path, flags_of_all: str = "", backends: Sequence[str] = ()) -> list[Entry]:
+def read(path: Path, flags_of_all: str = "", backends: Sequence[str] = ()) -> list[lines.Entry]:
     """An entry for each line and backend, or for each of `backends`; one for each line without a case.
 
     Equal entries are numbered.
     """
-    entries: list[Entry] = []
+    entries: list[lines.Entry] = []
     for number, line in enumerate(_lines(path), 1):
         if line.strip() and not line.lstrip().startswith("#"):
             entries += lines.read(f"{flags_of_all} {line}".strip(), f"{path.name}:{number}", backends)

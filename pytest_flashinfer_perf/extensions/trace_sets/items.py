@@ -112,7 +112,7 @@ class TraceSetItems(pytest.File):
             for mark in marks:
                 item.add_marker(mark)
             if not stash.measures(item):
-                stash.name(item, distinct)
+                item.stash[stash.IDENTITY] = replace(stash.identity(item), case=distinct)
             yield item
 
     def _declared(self, data_set: data.DataSet) -> list[DeclaredItem]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_flashinfer_perf.api import Entry, formatting, lines
+from pytest_flashinfer_perf.api import formatting, lines
 from pytest_flashinfer_perf.extensions.models.step import StepKernel, StepPlan, Traffic
 from pytest_flashinfer_perf.extensions.traffic import clusters, recording, translate
 from pytest_flashinfer_perf.extensions.traffic.clusters import Cluster, Weighed
@@ -50,7 +50,7 @@ class Translated:
 class MeasuredTraffic:
     """What a session measures of a recording, the heaviest first, and the plan that sums it up."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[lines.Entry, ...]
     plan: StepPlan
 
 
@@ -132,13 +132,13 @@ def _gap(api: str, calls: int, reason: str) -> StepKernel:
 
 def _entries(
     name: str, measured: Iterable[tuple[Cluster, list[Case]]], without: Iterable[CallsWithoutCase], calls: int
-) -> Iterator[Entry]:
+) -> Iterator[lines.Entry]:
     """A case once, whichever calls it stands for; then what has none, as entries that skip."""
     cases = {(one.routine.name, one.backend_name, one.params): one for _, of_one in measured for one in of_one}
-    entries = [Entry(f"{case.routine.name}[{case.id}]", case, where=name) for case in cases.values()]
+    entries = [lines.Entry(f"{case.routine.name}[{case.id}]", case, where=name) for case in cases.values()]
     for one in without:
         sentence = f"{one.api}, {one.calls / calls:.1%} of the calls: {one.reason}"
-        entries.append(Entry(f"without-a-case[{one.api}]", missing=sentence, where=name))
+        entries.append(lines.Entry(f"without-a-case[{one.api}]", missing=sentence, where=name))
     yield from lines.numbered(entries)
 
 

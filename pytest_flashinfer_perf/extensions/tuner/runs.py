@@ -88,7 +88,7 @@ def _ended(code: int, log: Path) -> str:
             return reason
     return (
         "it did not end within --perf-timeout"
-        if processes.took_too_long(log)
+        if processes.TIMED_OUT in log.read_text(encoding="utf-8", errors="replace")
         else f"it ended its process with code {code}"
     )
 

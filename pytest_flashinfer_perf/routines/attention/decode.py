@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.machine import capability, devices
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines import layers
+from pytest_flashinfer_perf.routines import _declared, layers
 from pytest_flashinfer_perf.routines.attention import _prims, _reference, _requests, _shared
 from pytest_flashinfer_perf.routines.attention._problems import BatchDecode, DecodeInputs
 from pytest_flashinfer_perf.spec import Built, Cost, LaunchOptions, Model, Routine, Shape
@@ -81,7 +81,7 @@ decode = Routine(
 def wrapper_limits(p: BatchDecode, backend: str, _device: Device) -> Iterator[str]:
     """Limits of the wrapper's kernels, found by running them; the API does not declare them."""
     if backend == "fa2":
-        groups = capability.dispatched("DISPATCH_GQA_GROUP_SIZE", "group_size")
+        groups = _declared.dispatched("DISPATCH_GQA_GROUP_SIZE", "group_size")
         if groups and p.group not in groups:
             yield f"fa2 without tensor cores has no kernel for {p.group} query heads per KV head: use fa2_tc"
         if p.s_qo > 1:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
+from pytest_flashinfer_perf.routines import _declared
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Operands, Product
 from pytest_flashinfer_perf.spec import Built, LaunchOptions, autotune, flag
@@ -51,7 +51,7 @@ def _limits(p: MmBf16, backend: str, device: Device) -> Iterator[str]:
         yield f"{backend} writes bfloat16 only: use cudnn"
     if p.bias and backend in NO_BIAS:
         yield f"{backend} adds no bias: use cudnn or tinygemm"
-    if p.bias and backend == "cublaslt" and not capability.documented(API, "cuBLASLt supports bias"):
+    if p.bias and backend == "cublaslt" and not _declared.documented(API, "cuBLASLt supports bias"):
         yield "cublaslt adds no bias in this flashinfer: use cudnn, or flashinfer 0.7.2"
     if p.bias and backend == "cublaslt" and p.out_dtype != "bfloat16":
         yield "cublaslt adds a bias to bfloat16 only"

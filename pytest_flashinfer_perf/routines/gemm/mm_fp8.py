@@ -9,9 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.machine import capability
 from pytest_flashinfer_perf.machine.devices import Device
-from pytest_flashinfer_perf.routines import _narrow
+from pytest_flashinfer_perf.routines import _declared, _narrow
 from pytest_flashinfer_perf.routines.gemm import _shared, _tiers
 from pytest_flashinfer_perf.routines.gemm._shared import Fp8Product, Operands
 from pytest_flashinfer_perf.spec import Built, LaunchOptions, autotune, flag
@@ -46,7 +45,7 @@ mm_fp8 = _shared.routine("mm_fp8", MmFp8, inputs, lambda _p, x: Operands(x.a, x.
 
 
 def _limits(p: MmFp8, backend: str, _device: Device) -> Iterator[str]:
-    if not capability.listed(API, backend):
+    if not _declared.listed(API, backend):
         yield f"mm_fp8 has no {backend} in this flashinfer: use flashinfer 0.7.2, or bmm_fp8"
     yield from _shared.fp8_type_limits(p, backend)
     if backend == PREPARED and (p.k % BLOCK or p.n % 32):

@@ -10,8 +10,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from pytest_flashinfer_perf.machine import capability
-from pytest_flashinfer_perf.routines import _narrow, layers
+from pytest_flashinfer_perf.routines import _declared, _narrow, layers
 from pytest_flashinfer_perf.routines.moe import _experts, _routing, _shared
 from pytest_flashinfer_perf.routines.moe._experts import Choices
 from pytest_flashinfer_perf.routines.moe._routing import ExpertWeights
@@ -236,7 +235,7 @@ EPILOGUES = ("Swiglu", "Geglu", "Relu2", "Identity")
 
 
 def activation_limits(p: TrtllmMoe, backend: str, api: str, *, stepped: bool = True) -> Iterator[str]:
-    has = EPILOGUES + ("SwigluStep",) * (stepped and capability.documented(api, "SwigluStep"))
+    has = EPILOGUES + ("SwigluStep",) * (stepped and _declared.documented(api, "SwigluStep"))
     if p.activation_type not in has:
         yield f"{backend} has {', '.join(has)} here, not {p.activation_type}"
 

@@ -3,6 +3,7 @@
 import statistics
 import time
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -65,9 +66,11 @@ def test_cycles_are_those_of_calls_that_were_queued_if_most_were(in_queue, cycle
     assert (read.cycles, read.queued) == (cycles, queued)
 
 
-def test_throttle_reasons_in_words():
-    assert provenance.reasons(0x04 | 0x20 | 0x01) == "power cap, thermal limit"
-    assert provenance.reasons(0x01) == "none"
+@pytest.mark.parametrize(("bits", "words"), [(0x04 | 0x20 | 0x01, "power cap, thermal limit"), (0x01, "none")])
+def test_throttle_reasons_in_words(monkeypatch, bits, words):
+    library = SimpleNamespace(nvmlDeviceGetCurrentClocksThrottleReasons=lambda _handle: bits)
+    monkeypatch.setattr(provenance, "nvml", lambda: library)
+    assert provenance.throttle("handle") == words
 
 
 def test_the_wall_instrument_goes_round_the_calls_on_from_where_the_last_batch_stopped(cpu):

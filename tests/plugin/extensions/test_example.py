@@ -73,14 +73,14 @@ def written(installed, session):  # noqa: ARG001
 def test_each_line_of_its_file_is_a_case_whose_energy_is_in_the_row_and_below_the_table(written):
     done, path = written("run.json", "--perf-watts=700")
     done.says("energy: 1.4 J for a call of each case, most of it mm_bf16/m*-n16-k32-torch")
-    told = [row.parts["energy"] for row in api.read_run(path).rows]
+    told = [row.parts["energy"] for row in api.run_file.read(path).rows]
     assert [(one.watts, one.joules) for one in told] == [(700, pytest.approx(0.7))] * 2
 
 
 def test_without_its_option_the_field_is_null_and_nothing_is_told(written):
     done, path = written("run.json")
     assert [row["extra_info"]["energy"] for row in done.rows.values()] == [None, None]
-    assert [row.part("energy", object) for row in api.read_run(path).rows] == [None, None]
+    assert [row.part("energy", object) for row in api.run_file.read(path).rows] == [None, None]
     assert "energy" not in done.out
 
 
@@ -96,7 +96,7 @@ def test_the_gate_judges_the_energy(written, watts, slower):
     _, before = written("before.json", "--perf-watts=700")
     _, after = written("after.json", f"--perf-watts={watts}")
     rules = api.verdict.read_rules(project_file.find(before.parent), loading.manager().hook)
-    judgement = api.judge([api.read_run(before)], [api.read_run(after)], rules)
+    judgement = api.judge([api.run_file.read(before)], [api.run_file.read(after)], rules)
     told = {one.reason for one in judgement.cases} == {"slower-energy"}
     assert (told, judgement.exit_code == 1) == (slower, slower)
 

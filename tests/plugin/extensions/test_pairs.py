@@ -38,7 +38,7 @@ SAMPLES = {
     "--perf-save-baseline": "--perf-save-baseline=mine",
     "--perf-gate": "--perf-gate=base.json",
     "--perf-gate-strict": "--perf-gate=base.json --perf-gate-strict",
-    "--perf-gate-allow": "--perf-gate=base.json --perf-gate-allow=library",
+    "--perf-gate-allow": "--perf-gate=base.json --perf-gate-allow=gpu",
     "--perf-timeout": "--perf-timeout=0",
     "--perf-resume": "--perf-resume --benchmark-json=resumed.json",
     "--perf-config": "--perf-config=rules.toml",

@@ -7,7 +7,7 @@ import pytest
 from made import row, run
 from verdicts import CASE, rules, verdict
 
-from pytest_flashinfer_perf.gate import match, words
+from pytest_flashinfer_perf.gate import match
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.match import AllowError
 from pytest_flashinfer_perf.gate.verdict import Verdict
@@ -192,29 +192,9 @@ def test_another_card_costs_what_cards_are_apart():
     assert verdict(row(stddev=0), other, rules(allow="gpu"))[0] == "SAME"
 
 
-def test_another_library_is_compared_unless_asked_not_to():
+def test_another_library_is_compared():
     base, head = [run(row())], [run(row(), machine={"driver": "580", "flashinfer": "0.7.3"})]
     assert judge(base, head, rules()).exit_code == 0
-    judgement = judge(base, head, rules(same_library=True))
-    assert (judgement.cases[0].reason, judgement.exit_code) == ("library", 2)
-    assert judge(base, head, rules(same_library=True, allow="library")).exit_code == 0
-
-
-FOLDER = "2 of the MISSING are here under the name of another folder (old/t.py::a[x/1] is t.py::a[x/1] here): "
-
-
-@pytest.mark.parametrize(
-    ("come", "expected"),
-    [
-        (("t.py::a[x/1]", "t.py::b"), [f"{FOLDER}start both in the same folder, or give both the same --rootdir"]),
-        (("new/other.py::a[x/1]", "new/t.py::c", "decode/b16-fa2"), []),
-    ],
-)
-def test_tests_that_are_only_in_another_folder_are_said_to_be(come, expected):
-    base = run(row("old/t.py::a[x/1]"), row("old/t.py::b"), row("old/b16-fa2"), row())
-    judgement = judge([base], [run(row(), *map(row, come))], rules())
-    assert list(words.notes(judgement)) == expected
-    assert judgement.exit_code == 2
 
 
 def test_unknown_names_to_allow_say_which_are_known():

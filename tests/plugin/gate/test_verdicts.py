@@ -11,7 +11,6 @@ from verdicts import rules, verdict
 
 from pytest_flashinfer_perf.gate import words
 from pytest_flashinfer_perf.gate.judge import judge
-from pytest_flashinfer_perf.gate.thresholds import Rival
 from pytest_flashinfer_perf.gate.verdict import Verdict
 
 
@@ -122,24 +121,6 @@ def test_absolutes_hold_whatever_it_was_before(asked, facts, broken, code):
     assert judgement.exit_code == code
     assert any(not b.unknown for b in judgement.cases[0].broken) == broken
     assert judge([run(row("other/a-fa3"))], head, rules(**asked)).exit_code == (1 if broken else 2)
-
-
-def beside(fa3, fa2):
-    return run(row("decode/b16-fa3", us=fa3), row("decode/b16-fa2", us=fa2))
-
-
-@pytest.mark.parametrize(("fa3", "fa2", "code"), [(100, 110, 0), (115, 100, 1), (100.5, 100, 0)])
-def test_a_backend_must_not_be_slower_than_another(fa3, fa2, code):
-    """Half a percent may be noise: only what is surely slower breaks it."""
-    one = beside(fa3, fa2)
-    assert judge([one], [one], rules(max_vs_backend=Rival("fa2"))).exit_code == code
-    if code:
-        assert judge([one], [one], rules(max_vs_backend=Rival("fa2", 1.2))).exit_code == 0
-
-
-def test_a_rival_that_was_not_measured_is_no_pass():
-    judgement = judge([run(row())], [run(row())], rules(max_vs_backend=Rival("fa2")))
-    assert (judgement.cases[0].reason, judgement.exit_code) == ("no-figure", 2)
 
 
 def test_the_worst_come_first_and_are_counted():

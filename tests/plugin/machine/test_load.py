@@ -1,9 +1,8 @@
-"""What else a machine did while calls were timed: the counters of Linux, and times that come in steps."""
+"""What else a machine did while calls were timed, by the counters of Linux."""
 
 import itertools
 import multiprocessing
 import os
-import random
 import sys
 import time
 
@@ -12,19 +11,14 @@ import pytest
 from pytest_flashinfer_perf.machine import load
 from pytest_flashinfer_perf.machine.load import Contention, LoadWatch, Reading
 
-# Milliseconds of a product of 512 beside busy processes on two cores, whose kernel has 250 ticks a second.
-STEPS = """7.58 7.27 3.36 3.15 7.31 7.25 3.11 7.94 2.95 7.08 7.11 2.92 7.03 2.94 6.94 7.1 2.94 4.38 3.06 7.16 9.28 7.28
-9.63 7.84 3.1 7.5 3.05 7.17 7.17 3.13 7.19 3.05 3.04 7.09 3.09 7.16 7.18 2.98 7.12 3.0 3.0 7.03 7.2 2.94 7.04 7.01 2.94
-7.06 7.04 7.05"""
-
 
 def reading(at, **known):
-    counted = {"cores": 2, "waited": {"1": 0.0, "2": 0.0}, "used": 0.0, "stolen": 0.0, "stalled": 0.0, "others": 0}
-    return Reading(at, **{"used_by_process": 0.0, "preempted": 0, **counted, **known})
+    counted = {"cores": 2, "waited": {"1": 0.0, "2": 0.0}, "used": 0.0, "others": 0}
+    return Reading(at, **{"used_by_process": 0.0, **counted, **known})
 
 
-def seen(*spans, samples=()):
-    return load.during([LoadWatch([span]) for span in spans], samples)
+def seen(*spans):
+    return load.during([LoadWatch([span]) for span in spans])
 
 
 def after(**known):
@@ -40,9 +34,6 @@ def after(**known):
         ({"used": 3.0, "used_by_process": 2.0}, "taken", 0.25),
         ({"used": 1.9, "used_by_process": 2.0}, "taken", 0.0),  # counted in ticks
         ({"used": None}, "taken", None),
-        ({"stolen": 1.0, "used": 1.0}, "stolen", 0.25),
-        ({"stalled": 1.0}, "stalled", 0.5),
-        ({"preempted": 7}, "preempted", 7),
         ({"others": 6}, "load", 3.0),
     ],
 )
@@ -60,20 +51,18 @@ def test_all_spans_count_together():
     assert seen((reading(0.0, others=None), reading(0.01, others=None))).taken is None
     assert seen(short, (reading(0.99), reading(1.0, used=1.0))).taken == pytest.approx(0.5), "and between the two"
     assert load.during([]) is None
-    assert load.during([LoadWatch()], [1.0]) is None, "an instrument of the GPU"
+    assert load.during([LoadWatch()]) is None, "an instrument of the GPU"
 
 
 @pytest.mark.parametrize(
     ("known", "share"),
     [
         ({"waited": 0.1, "taken": 0.3}, 0.3),
-        ({"waited": 0.4, "taken": 0.3, "stalled": 1.0}, 0.4),
-        ({"stalled": 0.6, "preempted": 1}, 0.6),
-        ({"preempted": 100}, 0.3),
+        ({"waited": 0.4, "taken": 0.3}, 0.4),
         ({}, 0.0),
     ],
 )
-def test_the_larger_share_counts_and_the_best_counter_says_what_was_waited(known, share):
+def test_the_larger_share_counts(known, share):
     seen = Contention(seconds=1.0, cores=2, **known)
     assert seen.share == pytest.approx(share)
     assert seen.is_busy is (share > load.TOO_BUSY)
@@ -84,28 +73,12 @@ def test_the_larger_share_counts_and_the_best_counter_says_what_was_waited(known
     [
         ({"waited": 0.9, "load": 5.8}, "this machine was busy: load 6 on 2 cores"),
         ({"taken": 0.9, "load": 1.0, "cores": 1}, "this machine was busy: load 1 on 1 core"),
-        ({"in_steps": True, "load": 0.5}, "this machine was busy: the times come in steps of its scheduler's tick"),
-        ({"stolen": 0.4, "taken": 0.4}, "this machine was busy: 40 % of the time of 2 cores was not this process's"),
+        ({"taken": 0.3, "load": 0.5}, "this machine was busy: 30 % of the time of 2 cores was not this process's"),
     ],
 )
 def test_a_busy_machine_is_a_sentence(known, sentence):
     seen = Contention(**{"seconds": 1.0, "cores": 2, **known})
     assert (seen.is_busy, seen.sentence) == (True, sentence)
-
-
-def test_times_in_steps_of_a_tick_are_recognised():
-    assert load.in_steps([1e-3 * float(ms) for ms in STEPS.split()])
-    assert load.in_steps([55e-6, *(16e-3 + 20e-6 * n for n in range(5)), *(12e-3 - 20e-6 * n for n in range(5))])
-
-
-def test_other_times_are_not_taken_for_steps():
-    rng = random.Random(1)
-    assert not load.in_steps([])
-    assert not load.in_steps([16e-3 + rng.gauss(0, 1e-4) for _ in range(50)]), "long, and always alike"
-    scattered = [[rng.uniform(10e-3, 60e-3) for _ in range(50)] for _ in range(500)]
-    few = [[rng.uniform(10e-3, 60e-3) for _ in range(11)] for _ in range(500)]
-    assert sum(map(load.in_steps, scattered)) == 0
-    assert sum(map(load.in_steps, few)) <= 5
 
 
 def _spin():
@@ -132,7 +105,6 @@ def test_a_process_on_the_same_core_is_seen():
     assert seen.is_busy
     assert seen.waited > load.TOO_BUSY
     assert seen.taken > load.TOO_BUSY
-    assert seen.preempted > 0
     assert seen.cores == 1, "of the one that it may use"
     assert "of the time of 1 core was not this process's" in seen.sentence
 
@@ -141,19 +113,17 @@ def test_a_process_on_the_same_core_is_seen():
 def test_the_counters_of_linux_are_read_of_the_cores_that_may_be_used(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1})
     monkeypatch.setattr(load, "STATISTICS", tmp_path / "stat")
-    monkeypatch.setattr(load, "PRESSURES", (tmp_path / "none", tmp_path / "pressure"))
     monkeypatch.setattr(load, "TASKS", tmp_path / "tasks")
     task = tmp_path / "tasks" / "7"
     task.mkdir(parents=True)
     (task / "schedstat").write_text("5 2000000000 1\n")
     (task / "stat").write_text("7 (a) b) R 1 1\n")
-    (tmp_path / "pressure").write_text("some avg10=0.00 total=1500000\nfull avg10=0.00 total=0\n")
-    assert (load.read().used, load.read().stalled) == (None, 1.5), "of a system that does not count cores"
+    assert load.read().used is None, "of a system that does not count cores"
     ticks = os.sysconf("SC_CLK_TCK")
     counts = [3 * ticks, 0, 2 * ticks, 100 * ticks, 0, 0, 0, ticks, 0, 0]
     (tmp_path / "stat").write_text(f"cpu0 {'9 ' * 10}\ncpu1 {' '.join(map(str, counts))}\nprocs_running 4\n")
     seen = load.read()
-    assert (seen.cores, seen.waited, seen.stolen) == (1, {"7": 2.0}, 1.0)
+    assert (seen.cores, seen.waited) == (1, {"7": 2.0})
     assert seen.used == 6.0, "what is not idle, the hypervisor included"
     assert seen.others is None if os.cpu_count() != 1 else seen.others == 3
 
@@ -164,6 +134,6 @@ def test_a_system_without_counters_says_that_it_does_not_know(monkeypatch):
     watch = LoadWatch()
     with watch.watched():
         pass
-    seen = load.during([watch], [1e-3] * 5)
+    seen = load.during([watch])
     assert (seen.unknown, seen.share, seen.is_busy) == (load.LOAD_UNKNOWN, 0.0, False)
     assert Contention(seconds=1.0, cores=2, waited=0.0).unknown == ""

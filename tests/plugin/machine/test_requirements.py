@@ -82,18 +82,6 @@ def test_the_metadata_of_the_installed_flashinfer_is_understood():
     assert {DSL, "cuda-tile", "nvidia-cudnn-frontend", "torch"} <= requirements.versions().keys()
 
 
-def test_every_consequence_is_of_something_that_flashinfer_requires():
-    forget()
-    known = {*requirements.versions(), "cuda-bindings"}
-    assert {name for name in implementations.WITHOUT if name not in known} == set()
-
-
-def test_another_version_of_what_flashinfer_imports_is_not_said_to_end_its_import():
-    assert implementations.without("cuda-bindings") == implementations.NO_IMPORT
-    assert implementations.without("cuda-bindings", is_there=True) is None
-    assert implementations.without(DSL, is_there=True) == implementations.without(DSL)
-
-
 @pytest.mark.parametrize("incomplete", [False, True])
 def test_a_session_says_it_at_its_head_and_in_each_row(session, sides, here, monkeypatch, incomplete):
     monkeypatch.setenv("FLASHINFER_USE_CUDA_NORM", "1")

@@ -89,9 +89,10 @@ def test_names_that_nobody_has_are_refused_alike(refused):
 
 
 REFUSED = (
-    *("--perf-config=nope.toml", "--perf-config=mistyped.toml", "--perf-plant=nope.json", "--perf-only=nope.txt"),
+    *("--perf-config=nope.toml", "--perf-config=mistyped.toml", "--perf-only=nope.txt"),
     *("--perf-case=--routine nope", "--perf-backends=nope", "--perf-device=cuda:99", "--perf-gate-allow=nope"),
     *("--perf-nope=nope.json", *here(["--perf-model=nope", "--perf-trace-set=nope", "--perf-testlist=nope.txt"])),
+    *here(["--perf-plant=nope.json"]),
 )
 MISTYPED = '[thresholds]\n"*" = { slowr = "2%" }\n'
 

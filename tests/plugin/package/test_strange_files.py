@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from declared import here
 from made import document, row
-from mutations import as_json, as_text, few_and, put, said_of, texts
+from mutations import as_text, few_and, put, said_of, texts
 
 from pytest_flashinfer_perf import cli, loading
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.gate import verdict
-from pytest_flashinfer_perf.settings import planting, project_file
+from pytest_flashinfer_perf.settings import project_file
 from pytest_flashinfer_perf.settings.project_file import ProjectFileError
 
 STRANGE = Path(__file__).with_name("strange")
@@ -136,8 +136,8 @@ def test_a_project_whose_tables_are_none_is_refused(tmp_path, text):
 
 SETTINGS = """
 [thresholds]
-"attention/decode*" = { slower = "2%", floor_us = 0.5, max_vs_backend = { backend = "fa2", ratio = 1.0 } }
-"gemm/*" = { same_library = true }
+"attention/decode*" = { slower = "2%", floor_us = 0.5, min_tflops = 3 }
+"gemm/*" = { min_sol_pct = 1.5 }
 [tolerances]
 "decode/fa2" = { rtol = 0.1, atol = 1, output = 1, reason = "x" }
 [quarantine]
@@ -154,7 +154,6 @@ def read_settings(path):
 
 READERS = {
     "settings": (read_settings, as_text, SETTINGS),
-    "slowdowns": (planting.read, as_json, {"t.py::a": 1e-6, "t.py::b": 2}),
 }
 
 

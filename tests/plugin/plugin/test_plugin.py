@@ -242,28 +242,6 @@ def test_a_session_tells_it_while_a_test_is_captured(session, option, told):
     assert ("\ncase 1 of 1: test_own.py::test_slow\n" in done.err) is told
 
 
-TOLD = """
-from pytest_flashinfer_perf.printing import write_lines
-
-def pytest_terminal_summary(terminalreporter):
-    write_lines(terminalreporter, ["  fa2  21.6 us  noisy", "1 SLOWER, 2 FASTER: see test_noisy", "x WRONG", "NOISY"])
-"""
-
-
-@pytest.mark.parametrize("colour", ["yes", "no"])
-def test_verdicts_and_statuses_have_a_colour_where_pytest_has_any(session, colour):
-    shown = session(f"--color={colour}", "-W", "ignore", quick=False, conftest=TOLD).out
-    lines = [
-        "  fa2  21.6 us  {y}noisy{0}",
-        "1 {r}SLOWER{0}, 2 {g}FASTER{0}: see test_noisy",
-        "x {r}WRONG{0}",
-        "{y}NOISY{0}",
-    ]
-    codes = {"y": "\x1b[33m\x1b[1m", "r": "\x1b[31m\x1b[1m", "g": "\x1b[32m\x1b[1m"}
-    codes = codes if colour == "yes" else dict.fromkeys(codes, "")
-    assert "\n".join(line.format("\x1b[0m" if colour == "yes" else "", **codes) for line in lines) in shown
-
-
 ITS, OURS = "Name (time in", "= flashinfer-perf ="
 
 

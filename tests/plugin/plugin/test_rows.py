@@ -162,12 +162,6 @@ def test_a_case_without_a_row_is_in_the_json_with_its_reason(session):
     ]
 
 
-def test_an_option_that_no_case_could_use_is_said_to_have_had_no_effect(session):
-    done = session("--perf-backends=torch", "--perf-autotune-cache=cache.json", test_decode=TEST)
-    assert (done.code, done.outcomes) == (0, {"passed": 2})
-    done.says("--perf-autotune-cache had no effect: none of the measured cases asks FlashInfer's tuner")
-
-
 @pytest.mark.parametrize("value", [float("nan"), torch.float16, {(1, 2): 3}])
 def test_a_row_is_json_or_an_error_in_its_test(value):
     with pytest.raises(ValueError, match="JSON values only"):

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from pytest_flashinfer_perf.checking import check
+from pytest_flashinfer_perf.routines import _declared
 from pytest_flashinfer_perf.routines.attention import _shared
 from pytest_flashinfer_perf.routines.attention.decode import decode
 from pytest_flashinfer_perf.routines.attention.mla import mla
@@ -199,3 +200,8 @@ def test_a_native_apis_template_agrees_on_the_arguments_we_pass(routine, name, p
     for lengths in {"actual_seq_lens_q", "actual_seq_lens_kv"} & arguments.keys():
         arguments[lengths] = arguments[lengths].flatten()  # [B, 1, 1, 1] for the kernel; the template reads [B]
     assert agrees(routine, p, x, template(path)(**arguments))
+
+
+def test_a_dispatch_macro_says_which_kernels_there_are():
+    assert {1, 2, 4, 8} <= _declared.dispatched("DISPATCH_GQA_GROUP_SIZE", "group_size") < set(range(33))
+    assert _declared.dispatched("DISPATCH_NOTHING", "x") == frozenset()

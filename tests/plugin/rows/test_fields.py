@@ -51,7 +51,7 @@ def test_an_object_is_read_by_its_types_and_written_again():
     assert made == Whole(Part(3), 1, way="b", pair=(2, "y"), samples=(1, 2.5), inner=Part(4))
     assert fields.written(made)["inner"] == {"size": 4, "name": "none"}
     assert fields.read(Whole, {**fields.written(made), "size": 3}, "f") == made
-    assert fields.read_list(Part, [{"size": 1}, {"size": 2}], "f") == [Part(1), Part(2)]
+    assert fields.value(tuple[Part, ...], [{"size": 1}, {"size": 2}], "f") == (Part(1), Part(2))
     assert fields.read(Whole, whole(name="\x1b[31m\n"), "f").part.name == "\x1b[31m\n", "any text is a name"
     assert fields.written({"a": [made.part, (1, None)]}) == {"a": [{"size": 3, "name": "none"}, [1, None]]}
 
@@ -95,7 +95,7 @@ def test_what_json_has_not_is_not_read():
         with pytest.raises(ValueError, match=f"{name} is no number of JSON"):
             fields.parsed(f"[{name}]")
     with pytest.raises(FieldError, match=r"f must be a list, got \{\}"):
-        fields.read_list(Part, {}, "f")
+        fields.value(tuple[Part, ...], {}, "f")
     with pytest.raises(FieldError, match="f must be null"):
         fields.value(object, 3, "f")
     assert (fields.object_in({"a": None}, "a"), fields.object_in({}, "a")) == ({}, {})
@@ -142,7 +142,6 @@ def test_small_texts():
     assert formatting.shortened("a" * 40 + "b" * 40) == "a" * 32 + "..." + "b" * 32
     assert formatting.last_lines(" a\nb\nc\n\n", 2) == "b\nc"
     assert formatting.as_markdown("a|b\n<i>*`&") == r"a\|b &lt;i&gt;\*\`&amp;"
-    assert list(formatting.markdown_table(("x", "y"), [("1", "|")])) == ["| x | y |", "|---|---|", r"| 1 | \| |"]
     assert formatting.software({"torch": "2", "gpu": "H200", "cuda": None, "cudnn": 9}) == "torch 2, cudnn 9"
     assert list(formatting.grouped([3, 1, 5, 2], lambda n: n % 2)) == [(1, [3, 1, 5]), (0, [2])]
 

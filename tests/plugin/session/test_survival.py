@@ -2,9 +2,6 @@
 
 import io
 import itertools
-import os
-import signal
-import subprocess
 import sys
 import weakref
 from types import SimpleNamespace
@@ -33,63 +30,6 @@ def test_alone_a_lost_context_is_named_and_the_rest_fails_at_once(pytester):
     done.assert_outcomes(passed=1, failed=1, errors=2, deselected=196)
     named = "not run: test_many.py::test_decode[[]b2-s31-h4-kv2-d16-p4-planted[]] ended with illegal-access, "
     done.stdout.fnmatch_lines(2 * [f"{named}CUDA's context in this process is lost: run with -n 1, *"])
-
-
-def test_alone_a_crash_says_its_case_its_own_frames_and_the_way_out(pytester):
-    pytester.makepyfile(
-        test_it="""
-        import ctypes, os, threading
-
-        def kernel():
-            ctypes.string_at(0)
-
-        def test_well(perf): perf.time(int)
-
-        def test_crash(perf):
-            threading.Thread(target=threading.Event().wait, daemon=True).start()
-            perf.time(kernel)
-    """
-    )
-    words = [sys.executable, "-m", "pytest", *QUICK]
-    done = subprocess.run(words, cwd=pytester.path, capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGSEGV
-    said = done.stderr.strip().splitlines()
-    assert said[0].startswith("flashinfer-perf: Segmentation fault in test_it.py::test_crash: run with -n 1, ")
-    frames = [line for line in said[1:] if "ctypes" not in line]
-    assert [line.rpartition(" in ")[2] for line in frames] == ["kernel", "test_crash"]
-    assert all(f'"{pytester.path}/test_it.py", line ' in line for line in frames)
-
-
-def test_what_a_test_forks_and_leaves_does_not_keep_the_session(pytester):
-    """The process waits for the end of a pipe, which comes after the session alone."""
-    there, here = os.pipe()
-    pytester.makepyfile(f"""
-        import os
-        from pathlib import Path
-
-        def test_it(perf):
-            perf.time(int)
-            forked = os.fork()
-            if not forked:
-                os.close({here})
-                os.read({there}, 1)
-                os._exit(0)
-            Path("forked").write_text(str(forked))
-    """)
-    pytester.runpytest(*QUICK, "-W", "ignore::DeprecationWarning").assert_outcomes(passed=1)
-    forked = int((pytester.path / "forked").read_text())
-    assert os.waitpid(forked, os.WNOHANG) == (0, 0)
-    os.close(here)
-    os.close(there)
-    assert os.waitpid(forked, 0) == (forked, 0)
-
-
-def test_who_enabled_faulthandler_has_it_back_after_a_session_with_cases(pytester):
-    pytester.makepyfile(test_it="def test_it(perf): perf.time(int)")
-    program = f"import os, pytest; assert not pytest.main([*{QUICK}, '-p', 'no:faulthandler']); os.abort()"
-    words = [sys.executable, "-X", "faulthandler", "-c", program]
-    done = subprocess.run(words, cwd=pytester.path, capture_output=True, text=True, check=False)
-    assert done.stderr.startswith("Fatal Python error: Aborted\n")
 
 
 SLOW = """

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made import typed
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.settings import option as options
-from pytest_flashinfer_perf.settings import planting, usage
+from pytest_flashinfer_perf.settings import usage
 from pytest_flashinfer_perf.settings.option import (
     LIMIT,
     SECONDS,
@@ -29,7 +28,6 @@ from pytest_flashinfer_perf.settings.option import (
     values_of,
     whole,
 )
-from pytest_flashinfer_perf.settings.planting import PlantError
 from pytest_flashinfer_perf.settings.settings import Checking, Measuring, MeasuringError, Settings
 
 
@@ -101,7 +99,6 @@ def test_the_values_of_options_are_those_of_their_fields():
         ("iters", [0, -1, True, 2.0], "must be a whole number of at least 1"),
         ("warmup", [-1, 0.5], "must be a whole number of at least 0"),
         ("max_time", [math.nan, math.inf, -1, "abc", None], "must be a finite number of seconds of at least 0"),
-        ("plant", [-1], "must be a finite number of seconds of at least 0"),
         ("cuda_graph", ["yes", True], "must be one of auto, on, off"),
         ("cold_l2", ["rot"], "must be one of rotate, flush, none"),
         ("instrument", ["foo", None], "must be one of auto, cupti, events, wall"),
@@ -152,19 +149,9 @@ def test_a_call_may_ask_for_some_of_it_or_for_all():
         run.changed_by(3)
 
 
-def test_a_test_is_planted_and_asked_once():
-    settings = Settings(plants={"t.py::a": 0.5})
-    run = Measuring(iters=9, plant=0.1)
-    assert settings.of_test("t.py::a", run, once=False) == Measuring(iters=9, plant=0.5)
-    assert settings.of_test("t.py::b", run, once=False) == run
-    assert settings.of_test("t.py::b", run, once=True) == Measuring(iters=1, warmup=0, plant=0.1)
-    assert settings.project.path is None
-    assert Measuring().plant == 0
-
-
-def test_an_option_knows_which_rows_could_use_it():
-    [users] = [one.users for one in itertools.chain(*options_of(Settings).values()) if one.users]
-    assert [users.have(typed(autotune_cache=cache)) for cache in ("tactics.json", None)] == [True, False]
+def test_one_call_may_be_enough():
+    assert Measuring(iters=9, cold_l2="none").of_one_call == Measuring(iters=1, warmup=0, cold_l2="none")
+    assert Settings().project.path is None
 
 
 def test_what_is_compared():
@@ -173,33 +160,6 @@ def test_what_is_compared():
         (True, False),
         (False, True),
     ]
-
-
-# The file of planted work.
-
-
-def test_planted_seconds_are_read_as_they_were_written(tmp_path):
-    planting.write(tmp_path / "plants.json", {"t.py::a": 0.25})
-    assert planting.read(tmp_path / "plants.json") == {"t.py::a": 0.25}
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("[1]", "must hold seconds by test id"),
-        ('{"a": "x"}', "must hold seconds by test id"),
-        ('{"a": 0}', "a: seconds must be above zero, got 0.0"),
-        ('{"a": -1}', "a: seconds must be above zero, got -1.0"),
-        ('{"a": 1e999}', ""),
-        ("{", "must hold seconds by test id"),
-    ],
-)
-def test_planted_seconds_that_are_none_name_the_file(tmp_path, text, sentence):
-    path = tmp_path / "plants.json"
-    path.write_text(text)
-    with pytest.raises(PlantError) as error:
-        planting.read(path)
-    assert str(error.value).startswith(f"{path}: {sentence}")
 
 
 # Errors of use.

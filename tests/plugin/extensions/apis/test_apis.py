@@ -1,6 +1,5 @@
 """FlashInfer's trace templates as cases: none is lost, each answer is checked, and what is not caught is said."""
 
-import json
 import shlex
 from dataclasses import FrozenInstanceError
 from pathlib import Path
@@ -199,8 +198,6 @@ def test_apis_are_listed_by_family(capsys):
     printed = capsys.readouterr().out
     assert "rope (13 of 13 templates can be measured)" in printed
     assert "flags     --nnz --batch_size=4" in printed
-    assert cli.main(["list", "--api", "rope", "--json"]) == 0
-    assert all("rope" in api["name"] for api in json.loads(capsys.readouterr().out))
     assert cli.main(["list", "--api", "nobody"]) == 2
 
 

@@ -1,14 +1,15 @@
 """What a machine is told it can measure, and what can be asked for by name."""
 
-import json
 import sys
 from types import ModuleType, SimpleNamespace
 
+import distributions
 import pytest
 from declared import OPTIONS
-from distributions import OLD, sides
+from distributions import DSL, OLD, sides
 
 from pytest_flashinfer_perf import cli
+from pytest_flashinfer_perf.extensions.doctor import consequences, gpus
 from pytest_flashinfer_perf.extensions.doctor import doctor_command as doctor
 from pytest_flashinfer_perf.extensions.doctor import doctor_command as told
 from pytest_flashinfer_perf.machine import capability, devices, provenance, requirements
@@ -57,17 +58,17 @@ def nvml(monkeypatch):
         setattr(made, f"nvml{name}", lambda *_, answer=answer: answer)
     made.nvmlDeviceGetPersistenceMode = made.nvmlSystemGetProcessName = refuse
     monkeypatch.setitem(sys.modules, "pynvml", made)
-    provenance._nvml.cache_clear()
-    provenance._handle.cache_clear()
+    provenance.nvml.cache_clear()
+    provenance.handle_of.cache_clear()
     yield made
-    provenance._nvml.cache_clear()
-    provenance._handle.cache_clear()
+    provenance.nvml.cache_clear()
+    provenance.handle_of.cache_clear()
 
 
 @pytest.mark.usefixtures("nvml")
 def test_nvml_tells_what_it_can_and_the_rest_is_null():
-    assert provenance.uuids() == ["GPU-0"]
-    assert provenance.health("GPU-0") == {
+    assert gpus.uuids() == ["GPU-0"]
+    assert gpus.health("GPU-0") == {
         "sm_mhz": 345,
         "sm_mhz_most": 1980,
         "memory_mhz": 345,
@@ -82,7 +83,7 @@ def test_nvml_tells_what_it_can_and_the_rest_is_null():
 
 @pytest.mark.usefixtures("nvml")
 def test_a_gpu_is_described_with_its_clocks_its_power_and_who_else_is_on_it(hopper):
-    facts = {"no_gpu": None, **doctor.facts_about(hopper, [], {}), "gpus": [{**GPU, **provenance.health("GPU-0")}]}
+    facts = {"no_gpu": None, **doctor.facts_about(hopper, [], {}), "gpus": [{**GPU, **gpus.health("GPU-0")}]}
     text = " ".join(" ".join(told.lines(facts)).split())
     for said in (
         "NVIDIA H200, compute capability 9.0, 132 SMs, L2 60 MiB, 139.0 GiB free",
@@ -111,13 +112,13 @@ def test_every_routine_and_backend_has_a_yes_or_a_reason(hopper):
 
 @pytest.mark.usefixtures("nvml")
 def test_it_is_one_screen_of_80_columns(hopper):
-    facts = {"no_gpu": None, **doctor.facts_about(hopper, [], {}), "gpus": [{**GPU, **provenance.health("GPU-0")}]}
+    facts = {"no_gpu": None, **doctor.facts_about(hopper, [], {}), "gpus": [{**GPU, **gpus.health("GPU-0")}]}
     lines = list(told.lines(facts))
     assert len(lines) <= 60
     assert [line for line in lines if len(line) > 80] == []
 
 
-@pytest.mark.skipif(provenance.uuids() != [], reason="this machine has a GPU")
+@pytest.mark.skipif(gpus.uuids() != [], reason="this machine has a GPU")
 def test_a_machine_without_a_gpu_says_why_and_exits_with_1(capsys):
     assert cli.main(["doctor"]) == 1
     out = capsys.readouterr().out
@@ -175,17 +176,52 @@ def test_list_explains_one_routines_flags(capsys):
     assert "group_gemm_fp8_nt_groupwise" in capsys.readouterr().out
 
 
-def test_list_says_the_same_as_json(capsys):
-    assert cli.main(["list", "mm_fp8", "--json"]) == 0
-    [found] = json.loads(capsys.readouterr().out)
-    routine = all_routines()["mm_fp8"]
-    assert (found["routine"], found["backends"]) == ("mm_fp8", list(routine.backends))
-    assert found["tiers"].keys() == routine.tiers.keys()
-    [out] = [flag for flag in found["flags"] if "out_dtype" in flag["names"]]
-    assert (out["help"], out["choices"], out["default"]) == ("type of the output", ["bfloat16"], "bfloat16")
-    assert cli.main(["list", "mm_fp9", "--json"]) == 2
-
-
 def test_list_knows_no_such_routine(capsys):
     assert cli.main(["list", "mm_fp9"]) == 2
     assert "unknown name 'mm_fp9', did you mean" in capsys.readouterr().err
+
+
+# What FlashInfer requires.
+
+
+def forget():
+    requirements.versions.cache_clear()
+    requirements.unmet.cache_clear()
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Puts a folder before what is installed."""
+
+    def prepend(folder):
+        monkeypatch.syspath_prepend(str(folder))
+        forget()
+
+    yield prepend
+    forget()
+
+
+def test_it_says_what_flashinfer_does_instead_and_exits_with_1(tmp_path, here, hopper, monkeypatch, capsys):
+    monkeypatch.setattr(devices, "find", lambda _: hopper)  # a GPU on which all backends could run
+    monkeypatch.setattr(gpus, "uuids", list)
+    complete, incomplete = distributions.sides(tmp_path)
+    here(complete)
+    assert cli.main(["doctor"]) == 0
+    assert "requires   1 packages, all installed" in capsys.readouterr().out
+    here(incomplete)
+    assert cli.main(["doctor"]) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"INCOMPLETE {OLD}: pip install 'nvidia-cutlass-dsl>=4.6.2a0'; then rmsnorm, layernorm" in told
+    assert "silently run older CUDA kernels" in told
+
+
+def test_every_consequence_is_of_something_that_flashinfer_requires():
+    forget()
+    known = {*requirements.versions(), "cuda-bindings"}
+    assert {name for name in consequences.WITHOUT if name not in known} == set()
+
+
+def test_another_version_of_what_flashinfer_imports_is_not_said_to_end_its_import():
+    assert consequences.without("cuda-bindings") == consequences.NO_IMPORT
+    assert consequences.without("cuda-bindings", is_there=True) is None
+    assert consequences.without(DSL, is_there=True) == consequences.without(DSL)

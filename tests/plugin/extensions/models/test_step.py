@@ -135,16 +135,13 @@ def test_wrong_rows_and_rows_of_two_gpus_do_not_count(shown, plan):
 
 
 def test_a_step_is_measured(tiny, capfd, monkeypatch, tmp_path):
-    """What the process does is on standard error meanwhile; but for what needs FlashInfer, whose import takes long."""
+    """But for what needs FlashInfer, whose import takes long."""
     monkeypatch.chdir(tmp_path)
     pytest_words = ("--perf-backends=torch", "--perf-iters=3", "--perf-device=cpu", "-k", "not test_api")
     code = cli.main(["model", str(tiny), *FLAGS, "--", *pytest_words])
     text, told = capfd.readouterr()
     title = "tiny: one decode step of 4 requests with 128 tokens"
-    case = "case 4 of 6: test_mm_bf16[tiny-m4-n1024-k256-torch]"
-    assert told.splitlines()[:2] == [f"{title}: 12 kernels to measure", "collecting the cases"]
-    assert case in told
-    assert told.splitlines()[-1] == "6 cases done"
+    assert told.splitlines()[0] == f"{title}: 12 kernels to measure"
     lines = [" ".join(line.split()[:4]) for line in text.splitlines()]
     assert {f"attention 3 {kernels.DECODE}: torch", "gate-up 3 mm_bf16: torch"} <= set(lines)
     assert "though a case measures it: rope, append, " in text

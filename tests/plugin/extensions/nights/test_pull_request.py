@@ -145,7 +145,7 @@ HOSTILE = (
 def hostile(comment, **members):
     """A file of verdicts whose every text is a stranger's."""
     values = json.loads((comment.folder / "verdicts.json").read_text())
-    values |= {"headline": HOSTILE, "against": HOSTILE, "refusals": [HOSTILE], "notes": [HOSTILE], "to_decide": HOSTILE}
+    values |= {"headline": HOSTILE, "against": HOSTILE, "refusals": [HOSTILE], "notes": [HOSTILE]}
     said = dict.fromkeys(("model", "line", "subject", "sentence"), HOSTILE)
     values["steps"] = [{**said, "is_traffic": False, "worse": [HOSTILE], "unknown": []}]
     texts = dict.fromkeys(("case", "time", "change", "detects", "sentence"), HOSTILE)
@@ -158,8 +158,6 @@ def test_what_a_stranger_has_written_is_text_and_stays_in_its_place(api, comment
     assert comment()[0] == 0
     [made] = api.comments.values()
     lines = made["body"].splitlines()
-    [command] = [line for line in lines if line.startswith("    ")]  # a block of code, in which nothing is active
-    lines.remove(command)
     body = "\n".join(lines)
     assert body.count(MARKER) == 1
     assert [line[:4] for line in lines if line.startswith("#")] == ["### "]

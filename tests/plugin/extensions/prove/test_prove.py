@@ -9,9 +9,8 @@ import pytest
 import stand_in_pytest
 
 from pytest_flashinfer_perf import cli
-from pytest_flashinfer_perf.engine import planted_work
+from pytest_flashinfer_perf.extensions.prove import planting
 from pytest_flashinfer_perf.rows import run_file
-from pytest_flashinfer_perf.settings import planting
 
 QUICK = ("--import-mode=importlib", "-p", "no:cacheprovider", "--perf-iters=3", "--perf-device=cpu")
 LINE = "--routine bmm_fp8 --backends torch --batch_size 1 --m 4 --n 16 --k 16"
@@ -51,12 +50,12 @@ def test_timed_calls_are_followed_by_the_work_that_is_planted(measured, argument
     planting.write(measured.path / "plants.json", planted)
     after = measured(*arguments, "--perf-plant=plants.json")
     assert set(after) == set(before)
-    seen = {test: row.execution.planted_us for test, row in after.items()}
+    seen = {test: row.parts.get("planted_us") for test, row in after.items()}
     assert [test for test, us in seen.items() if us is None] == [
         test for test in before if test.endswith(("test_other", "test_plain"))
     ]
     assert all(us == pytest.approx(20_000) for us in seen.values() if us is not None)
-    assert {row.execution.planted_us for row in before.values()} == {None}
+    assert {row.parts.get("planted_us") for row in before.values()} == {None}
 
 
 @pytest.mark.more
@@ -67,7 +66,7 @@ def test_planted_work_takes_its_time(measured):
 
 @pytest.mark.parametrize(("asked", "added"), [(100e-6, 100e-6), (2e-6, 2e-6), (30e-9, 1.4e-6)])
 def test_a_spinning_kernel_adds_what_is_asked_and_at_least_its_launch(asked, added):
-    spin = planted_work.Spin(launch=1.4e-6, per_cycle=0.5e-9)
+    spin = planting.Spin(launch=1.4e-6, per_cycle=0.5e-9)
     assert spin.lasting(asked).seconds == pytest.approx(added, abs=1e-9)
 
 

@@ -235,7 +235,6 @@ def test_a_test_has_as_many_of_the_sessions_gpus_as_it_has_ranks(pytester, monke
 @pytest.mark.parametrize(
     ("option", "marker", "body", "sentence"),
     [
-        ("--perf-ranks=2", "", "perf.time(int)", "--perf-ranks had no effect: none of the measured cases is marked by"),
         ("-rs", "", "perf.ranks.size", "test_it.py::test_it: perf.ranks.size needs @pytest.mark.perf_ranks(n)"),
         ("--perf-fuzz", "@pytest.mark.perf_ranks(2)", "perf.time(int)", "the call is one of several processes, which"),
     ],

@@ -1,13 +1,11 @@
-"""How a process or a call has ended is known by its code, its last words and its error's text."""
+"""How a process has ended is known by its code and its last words."""
 
 import fnmatch
 import subprocess
 
 import pytest
-import torch
 
-from pytest_flashinfer_perf.machine import device_errors
-from pytest_flashinfer_perf.session import case_endings
+from pytest_flashinfer_perf.extensions.many import case_endings
 
 FATAL = """Fatal Python error: Segmentation fault
 
@@ -62,28 +60,3 @@ def test_a_death_without_words_is_known_by_its_code_which_stays(end, outcome, se
 def test_a_death_is_known_by_its_last_words(words, outcome, frames):
     death = case_endings.of_death(words, 4.0, None)
     assert (death.outcome, death.words) == (outcome, frames)
-
-
-@pytest.mark.parametrize(
-    ("error", "outcome"),
-    [
-        (
-            RuntimeError(
-                "CUDA error: an illegal memory access was encountered\n"
-                "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
-            ),
-            "illegal-access",
-        ),
-        (RuntimeError("Triton Error [CUDA]: device-side assert triggered"), "device-assert"),
-        (RuntimeError("CUDA error: misaligned address"), "illegal-access"),
-        (RuntimeError("CUDA error: unspecified launch failure"), "launch-failure"),
-        (Exception("CUDA_ERROR_ILLEGAL_ADDRESS: a kernel"), "illegal-access"),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"), "out-of-memory"),
-        (RuntimeError("CUDA error: out of memory"), "out-of-memory"),
-        (MemoryError(), "out-of-memory"),
-        (RuntimeError("CUDA error: invalid argument"), None),
-        (AssertionError("2 != 3"), None),
-    ],
-)
-def test_an_error_is_known_by_its_text(error, outcome):
-    assert device_errors.name_of(error) == outcome

@@ -6,9 +6,12 @@ import os
 import re
 import signal
 import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
-from pytest_flashinfer_perf.session import last_words
+import pytest_flashinfer_perf
+from pytest_flashinfer_perf.api import processes
 
 TIMEOUT = "timeout"
 KILLED = "killed"
@@ -16,6 +19,9 @@ EXITED = "exited"
 
 SOON_GONE = 2.0  # from its last byte to its end
 FATAL = {"Segmentation fault": "segfault", "Aborted": "abort"}
+PYTEST = f"{os.sep}_pytest{os.sep}"
+PACKAGE = f"{Path(pytest_flashinfer_perf.__file__).parent}{os.sep}"
+ROUTINES = f"{os.sep}routines{os.sep}"
 
 
 class Death(NamedTuple):
@@ -40,22 +46,28 @@ def exit_code(process: int) -> int | None:
     return None
 
 
-TIMED_OUT = "Timeout ("  # of faulthandler's first word
-
-
 def of_death(words: str, limit: float, code: int | None) -> Death:
     """Describe a death by what faulthandler wrote while the process died, or else by the exit code."""
     # The thread that ran the case: the one that died, or the last.
     threads = re.split(r"^(?:Current thread|Thread) .*\n", words, flags=re.MULTILINE)
     current = re.search(r"^Current thread .*\n((?:  .*\n)*)", words, flags=re.MULTILINE)
-    where = "\n".join(last_words.frames((current[1] if current else threads[-1]).splitlines()))
-    if TIMED_OUT in words:
+    where = "\n".join(_frames((current[1] if current else threads[-1]).splitlines()))
+    if processes.TIMED_OUT in words:
         return Death(TIMEOUT, f"no end within {limit:g} s (--perf-timeout), its process was ended", where)
     fatal = re.search(r"Fatal Python error: (.*)", words)
     if fatal:
         cause = fatal[1].strip()
         return Death(FATAL.get(cause, cause.lower().replace(" ", "-")), f"its process died: {cause}", where)
     return Death(*_of_code(code), "")
+
+
+def _frames(lines: Iterable[str]) -> Iterator[str]:
+    """The frames of one thread above pytest's own, without this package's: those of what is measured remain."""
+    for line in lines:
+        if PYTEST in line or not line.startswith("  "):
+            return
+        if PACKAGE not in line or ROUTINES in line:
+            yield line
 
 
 def _of_code(code: int | None) -> tuple[str, str]:
