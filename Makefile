@@ -46,7 +46,7 @@ PYTEST := $(LIMITED) $(BIN)/python -m pytest $(OPTIONS)
 # enough that one session of the gate starts two more, to confirm what is slower.
 OF_THE_CPU := extensions/test_docs_programs engine/test_planted_faults plugin/test_refcheck checking/test_sample \
   routines/test_quantise extensions/vllm/test_vllm
-OF_PYTEST := extensions/fuzz/test_profiles extensions/fuzz/test_runs extensions/resume/test_resume plugin/test_plugin \
+OF_PYTEST := extensions/fuzz/test_profiles extensions/fuzz/test_runs plugin/test_plugin \
   plugin/test_rows plugin/test_selection plugin/test_session_gate
 files = $(1:%=tests/plugin/%.py)
 # The lowest that pyproject.toml declares, in a folder that comes before what is installed.

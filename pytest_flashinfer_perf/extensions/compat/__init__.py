@@ -58,7 +58,6 @@ def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
 # What nothing can be recorded with, and why; where that extension is not there, nothing asks for it.
 NOT_WITH = {
     "-n": "runs each program once, from this process",
-    "--perf-resume": "runs a program anew",
     "--perf-refcheck=only": "times calls, which have no reference",
     "--perf-fuzz": "times calls, which have no shapes to search",
     "--perf-case": "times calls, which are of no case",

@@ -40,7 +40,6 @@ SAMPLES = {
     "--perf-gate-strict": "--perf-gate=base.json --perf-gate-strict",
     "--perf-gate-allow": "--perf-gate=base.json --perf-gate-allow=gpu",
     "--perf-timeout": "--perf-timeout=0",
-    "--perf-resume": "--perf-resume --benchmark-json=resumed.json",
     "--perf-config": "--perf-config=rules.toml",
     "--perf-api": "--perf-api",
     "--perf-record": "--perf-record",
@@ -95,7 +94,6 @@ DATA_SET = ("--perf-trace-set", "--perf-trust-solutions", "--perf-trace-config",
 # Each of the first options ends a session with each of the others, with this code and sentence.
 REFUSED = (
     (("--perf-record",), ("--perf-refcheck",), 4, "which have no reference: leave out --perf-refcheck=only"),
-    (("--perf-record",), ("--perf-resume",), 4, "runs a program anew: leave out --perf-resume"),
     (("--perf-record",), ("--perf-case",), 4, "which are of no case: leave out --perf-case"),
     (("--perf-record",), FUZZ, 4, "which have no shapes to search: leave out --perf-fuzz"),
     (("--perf-strict-skips",), (*DATA_SET, "--perf-trace-output"), 1, "--perf-strict-skips=* does not allow this skip"),

@@ -4,13 +4,12 @@ import contextlib
 
 import pytest
 from made import document, row
-from mutations import as_json, as_lines, as_text, few_and, said_of
+from mutations import as_json, as_text, few_and, said_of
 
 from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.extensions.fuzz import findings
 from pytest_flashinfer_perf.extensions.fuzz.fuzzing import is_finding
 from pytest_flashinfer_perf.extensions.prove import planting
-from pytest_flashinfer_perf.extensions.resume import journal
 from pytest_flashinfer_perf.gate import verdict
 from pytest_flashinfer_perf.settings import project_file
 
@@ -36,13 +35,7 @@ def read_settings(path):
     verdict.read_rules(project_file.read(path), loading.manager().hook)
 
 
-JOURNAL = [
-    {"journal": 2, "run": "r", "place": {"device": "cpu"}},
-    {"finished": "t.py::a", "run": "r", "outcome": "passed", "report": {"repeat": "pytest t.py::a"}},
-    {"finished": "t.py::b", "run": "r", "outcome": "failed", "report": {}},
-]
 READERS = {
-    "journal": (journal.read, as_lines, JOURNAL),
     "finding": (read_finding, as_json, FINDING),
     "settings": (read_settings, as_text, SETTINGS),
     "slowdowns": (planting.read, as_json, {"t.py::a": 1e-6, "t.py::b": 2}),

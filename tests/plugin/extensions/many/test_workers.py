@@ -103,13 +103,6 @@ def test_a_worker_that_fails_by_itself_is_no_success(pytester):
     assert pytester.runpytest("-n1").ret == pytest.ExitCode.INTERNAL_ERROR
 
 
-def test_a_journal_that_cannot_be_written_is_one_error(many):
-    (many.path / "run.json.journal").mkdir()
-    done = many.runpytest(*QUICK, *OPTED_IN, "-n1", "-k", "planted and s16", "--benchmark-json=run.json")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(["ERROR: *Is a directory: *run.json.journal*"])
-
-
 def test_only_load_distributes_what_is_timed_and_only_here(pytester, monkeypatch):
     config = pytester.parseconfigure()
     config.stash[SETTINGS] = Settings()
