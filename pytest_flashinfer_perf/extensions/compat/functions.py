@@ -29,11 +29,9 @@ from pytest_flashinfer_perf.api import (
     devices,
     formatting,
     instruments,
-    loading,
 )
 from pytest_flashinfer_perf.engine.call import CallSpec
 from pytest_flashinfer_perf.engine.measure import TimeCalls, alone, measure_call
-from pytest_flashinfer_perf.extensions.compat import recorded_program
 from pytest_flashinfer_perf.spec.nested import tensors
 
 __all__ = ["bench_gpu_time", "do_bench"]
@@ -78,11 +76,6 @@ def unchecked(
 
 
 def _without_row(call: CallSpec, changes: Mapping[str, Any]) -> Measurement:
-    instructions = recorded_program.instructions()
-    if instructions is not None:
-        observers = tuple(loading.joined(loading.manager().hook.pytest_perf_observers(config=None)))
-        time_calls = partial(alone, observers=observers)
-        return instructions.timed(partial(unchecked, call, time_calls=time_calls), changes)
     return unchecked(call, Measuring().changed_by(changes), _device())
 
 
@@ -173,14 +166,13 @@ def _milliseconds(
     **how: object,
 ) -> list[float]:
     """The milliseconds of each timed call; a warning at their caller's line says what else than kernels they have."""
-    with recorded_program.one_call():
-        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            raise CompatError("calls of several processes are timed together by perf.time, in a test with perf_ranks")
-        warmup = _calls_in(dry_run_ms, call) if dry_run_iters is None else dry_run_iters
-        graph = "on" if use_cuda_graph and torch.cuda.is_available() else "off"
-        if _device() != "cpu" and not any(tensor.is_cuda for tensor in tensors((call.args, call.kwargs))):
-            call = CallSpec(call)  # arguments on the host, as of a plan, do not say where the call runs
-        measurement = _timers[-1](call, {"warmup": warmup, "max_time": repeat_ms / 1e3, "cuda_graph": graph, **how})
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        raise CompatError("calls of several processes are timed together by perf.time, in a test with perf_ranks")
+    warmup = _calls_in(dry_run_ms, call) if dry_run_iters is None else dry_run_iters
+    graph = "on" if use_cuda_graph and torch.cuda.is_available() else "off"
+    if _device() != "cpu" and not any(tensor.is_cuda for tensor in tensors((call.args, call.kwargs))):
+        call = CallSpec(call)  # arguments on the host, as of a plan, do not say where the call runs
+    measurement = _timers[-1](call, {"warmup": warmup, "max_time": repeat_ms / 1e3, "cuda_graph": graph, **how})
     if why := _beside_kernels(measurement):
         warnings.warn(f"pytest_flashinfer_perf.extensions.compat: {why}", stacklevel=3)
     return [sample * 1e3 for sample in measurement.samples]

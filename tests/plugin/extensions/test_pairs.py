@@ -42,7 +42,6 @@ SAMPLES = {
     "--perf-timeout": "--perf-timeout=0",
     "--perf-config": "--perf-config=rules.toml",
     "--perf-api": "--perf-api",
-    "--perf-record": "--perf-record",
     "--perf-model": "--perf-model=tiny.json",
     "--perf-step": "--perf-model=tiny.json --perf-step='--tp 1 --batch 1 --context 16'",
     "--perf-testlist": "--perf-testlist=lines.list",
@@ -82,20 +81,12 @@ import pytest
 
 @pytest.mark.perf_cases("mm_bf16", "--m 2 --n 16 --k 32")
 def test_it(perf, case): perf(case)
-
-if __name__ == "__main__":  # with --perf-record
-    from pytest_flashinfer_perf.extensions.compat import do_bench
-    do_bench(int, 0, 1)
 """
 # Does something else than to time cases: what other options do besides is shown by a session without it.
-MODES = ("--perf-refcheck", "--perf-record", "--perf-fuzz")
-FUZZ = ("--perf-fuzz", "--perf-fuzz-flags", "--perf-fuzz-seconds", "--perf-findings")
+MODES = ("--perf-refcheck", "--perf-fuzz")
 DATA_SET = ("--perf-trace-set", "--perf-trust-solutions", "--perf-trace-config", "--perf-trace-option")
 # Each of the first options ends a session with each of the others, with this code and sentence.
 REFUSED = (
-    (("--perf-record",), ("--perf-refcheck",), 4, "which have no reference: leave out --perf-refcheck=only"),
-    (("--perf-record",), ("--perf-case",), 4, "which are of no case: leave out --perf-case"),
-    (("--perf-record",), FUZZ, 4, "which have no shapes to search: leave out --perf-fuzz"),
     (("--perf-strict-skips",), (*DATA_SET, "--perf-trace-output"), 1, "--perf-strict-skips=* does not allow this skip"),
 )
 MOST = 8  # options of one session
