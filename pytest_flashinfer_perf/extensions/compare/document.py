@@ -1,22 +1,18 @@
 """The comparison as data, written as JSON: every verdict with the numbers that led to it.
 
-Equal inputs give equal files. A `Told` is what other forms of the comparison are made of, and what is read again from
-a file that others wrote.
+Equal inputs give equal files. A `Told` is what other forms of the comparison are made of.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pytest_flashinfer_perf.api import Row, Run, effects, fields, verdict, words
 
 SCHEMA = 1
-CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")  # of a reason
 
 
 @dataclass(frozen=True)
@@ -82,10 +78,6 @@ class ToldCase:
     after_s: tuple[float | None, ...]
     effects: Mapping[str, ToldEffect]
 
-    def __post_init__(self) -> None:
-        if CODE.fullmatch(self.reason) is None:
-            raise fields.FieldError(f"reason must be words with hyphens between them, got {fields.shown(self.reason)}")
-
 
 @dataclass(frozen=True)
 class Told:
@@ -107,11 +99,6 @@ class Told:
 
 def text(judgement: verdict.Judgement) -> str:
     return json.dumps(fields.written(of(judgement)), indent=1) + "\n"
-
-
-def read(values: Any) -> Told:
-    """The comparison of a file; raises FieldError for what is none."""
-    return fields.read(Told, values, "the verdicts")
 
 
 def of(judgement: verdict.Judgement) -> Told:

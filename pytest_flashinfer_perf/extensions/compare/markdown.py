@@ -1,7 +1,6 @@
 """The comparison as Markdown, for a pull request's comment or a job's summary.
 
-It is written from the comparison's data (`document.py`) alone, and so from a file of verdicts as well, whoever wrote
-that: reasons are codes, and all other texts are escaped.
+It is written from the comparison's data (`document.py`) alone: reasons are codes, and all other texts are escaped.
 """
 
 from __future__ import annotations
@@ -19,11 +18,7 @@ FOLDED = (verdict.Verdict.SAME, verdict.Verdict.NEW)
 
 
 def text(judgement: verdict.Judgement) -> str:
-    return of(document.of(judgement))
-
-
-def of(told: Told) -> str:
-    return "\n".join(_lines(told)) + "\n"
+    return "\n".join(_lines(document.of(judgement))) + "\n"
 
 
 def _lines(told: Told) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command
 
-USES = ("compare", "reports")  # rules, and verdicts in comments; the style of sites
+USES = ("compare", "reports")  # rules; the style of sites
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:

@@ -1,6 +1,5 @@
 """Workflows: their steps are understood by the shell, and run on plain benchmarks."""
 
-import contextlib
 import json
 import os
 import re
@@ -14,7 +13,6 @@ import pytest
 import yaml
 from documents import EXAMPLES, ROOT
 from made import CLOCKED
-from workflows import Api
 
 OWN = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 OFFERED = sorted((EXAMPLES / "github-actions").glob("*.yml"))
@@ -99,6 +97,12 @@ def git(folder, *words):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
 
+GH = """#!/bin/sh
+echo "$@" >> "$RUNNER_TEMP/asked"
+case "$*" in *--paginate*) printf %s "$KNOWN";; esac
+"""
+
+
 def test_the_action_compares_commits_and_comments(shell, tmp_path):
     [compare, comment] = [step_of(ACTIONS[0], name)["env"].keys() for name in ("Compare", "Comment")]
     commits = []
@@ -117,16 +121,23 @@ def test_the_action_compares_commits_and_comments(shell, tmp_path):
     assert (tmp_path / "OUTPUT").read_text() == "exit-code=1\n"
     assert {"verdicts.json"} <= {path.name for path in (tmp_path / "ab").iterdir()}
 
-    event = {"pull_request": {"number": 7, "head": {"sha": commits[1]}}}
-    (tmp_path / "EVENT_PATH").write_text(json.dumps(event))
-    with contextlib.closing(Api("kernels/own")) as api:
-        said = {"GITHUB_TOKEN": "write-1", "NAME": "mine", "OUTPUT": str(tmp_path / "ab"), "VENV": "env"}
-        assert said.keys() == comment
-        server = {"GITHUB_API_URL": api.url, "GITHUB_REPOSITORY": "kernels/own", "GITHUB_RUN_ID": "1"}
-        done = shell(ACTIONS[0], "Comment", **said, **server)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "gh").write_text(GH)
+    (tmp_path / "bin" / "gh").chmod(0o755)
+    said = {"GH_TOKEN": "write-1", "NAME": "mine", "NUMBER": "7", "FOLDER": str(tmp_path / "ab")}
+    assert said.keys() == comment
+    server = {"GITHUB_REPOSITORY": "kernels/own", "RUNNER_TEMP": str(tmp_path), "GITHUB_ACTION_PATH": str(ROOT)}
+    server["PATH"] = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    for known in ("", "31"):
+        done = shell(ACTIONS[0], "Comment", **said, **server, KNOWN=known)
         assert done.returncode == 0, done.stderr
-        [made] = api.comments.values()
-        assert "3 SLOWER: something got worse" in made["body"]
+    listed, made, again, updated = (tmp_path / "asked").read_text().splitlines()
+    body = f"--field body=@{tmp_path}/comment.md"
+    assert listed == again
+    assert made == f"api repos/kernels/own/issues/7/comments {body}"
+    assert updated == f"api --method PATCH repos/kernels/own/issues/comments/31 {body}"
+    text = (tmp_path / "comment.md").read_text()
+    assert text.startswith("<!-- flashinfer-perf: mine -->\n### flashinfer-perf: 3 SLOWER: something got worse")
 
 
 def test_a_good_night_is_the_next_baseline_and_a_bad_one_is_none(shell, tmp_path):
