@@ -53,7 +53,7 @@ def describe(config: Fields, name: str) -> Description:
         vocabulary=inner.number("vocab_size"),
         tied=inner.switch("tie_word_embeddings"),
         layers=tuple(layers.items()),
-        gemma=architecture.parts in (_gemma2, _gemma3),
+        gemma=architecture.parts is _gemma3,
     )
 
 
@@ -117,15 +117,7 @@ def _delta_net(config: Fields) -> Recurrent:
     keys = config.number("linear_num_key_heads") * config.number("linear_key_head_dim")
     values = heads * size
     convolution = (2 * keys + values) * config.number("linear_conv_kernel_dim")
-    return Recurrent("gated delta net", 2 * keys + 2 * values + 2 * heads, values, convolution + 2 * heads + size)
-
-
-def _mamba(config: Fields) -> Recurrent:
-    """Mamba 2: x, its gate, B, C and the time steps from one projection."""
-    heads, size = config.number("mamba_num_heads"), config.number("mamba_head_dim")
-    inner, states = heads * size, 2 * config.number("n_groups") * config.number("ssm_state_size")
-    convolution = (inner + states) * (config.number("conv_kernel") + config.switch("use_conv_bias"))
-    return Recurrent("Mamba 2", 2 * inner + states + heads, inner, convolution + 3 * heads + inner)
+    return Recurrent(2 * keys + 2 * values + 2 * heads, values, convolution + 2 * heads + size)
 
 
 # What follows.
@@ -203,10 +195,6 @@ def _qwen3_5_mixer(config: Fields, index: int) -> Mixer:
     return _normed(config, gated=config.switch("attn_output_gate")) if is_whole else _delta_net(config)
 
 
-def _gemma2(config: Fields, index: int) -> Parts:
-    return _heads(config, window=_window(config, index, every=2), capped=True), _dense(config, activation=GELU)
-
-
 def _gemma3(config: Fields, index: int) -> Parts:
     return _normed(config, window=_window(config, index, every=6)), _dense(config, activation=GELU)
 
@@ -253,26 +241,6 @@ def _glm4_moe(config: Fields, index: int) -> Parts:
     return heads(config, out_biased=False), _deepseek_feed(config, index)
 
 
-def _nemotron(config: Fields, index: int) -> Parts:
-    """Each layer is a mixer or a feed-forward layer, by the letter that the pattern has for it."""
-    letter = config.word("hybrid_override_pattern")[index : index + 1]
-    if letter not in ("M", "*", "-", "E"):
-        raise config.fault("hybrid_override_pattern", f"has {letter!r} for layer {index}: M, *, - and E are known")
-    if letter == "M":
-        return _mamba(config), None
-    if letter == "*":
-        return _heads(config, rotated=False), None
-    return None, _nemotron_experts(config) if letter == "E" else _dense(config, gated=False)
-
-
-def _nemotron_experts(config: Fields) -> Experts:
-    if "moe_latent_size" in config:
-        raise config.fault("moe_latent_size", "is of experts behind a projection, which is not described here")
-    routing = Routing("deepseek_v3", scaling=config.factor("routed_scaling_factor"), biased=True)
-    more = {"shared": _dense(config, "moe_shared_expert_intermediate_size", gated=False), "gated": False}
-    return _experts(config, "n_routed_experts", "moe_intermediate_size", routing, activation="Relu2", **more)
-
-
 class Architecture(NamedTuple):
     """The parts of a layer, and the fields that a config.json may leave out, as transformers has them then."""
 
@@ -306,7 +274,6 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "Qwen3NextForCausalLM": Architecture(_qwen3_5_moe, {"attn_output_gate": True}),
     "Qwen3_5ForConditionalGeneration": Architecture(_qwen3_5),
     "Qwen3_5MoeForConditionalGeneration": Architecture(_qwen3_5_moe),
-    "Gemma2ForCausalLM": Architecture(_gemma2, {"tie_word_embeddings": True}),
     "Gemma3ForCausalLM": Architecture(_gemma3, GEMMA_3),
     "Gemma3ForConditionalGeneration": Architecture(_gemma3, GEMMA_3),
     "MixtralForCausalLM": Architecture(_mixtral),
@@ -317,5 +284,4 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "DeepseekV3ForCausalLM": Architecture(_deepseek_v3),
     "KimiK25ForConditionalGeneration": Architecture(_deepseek_v3),
     "Glm4MoeForCausalLM": Architecture(_glm4_moe),
-    "NemotronHForCausalLM": Architecture(_nemotron),
 }

@@ -25,7 +25,6 @@ class Grouped(GroupedHeads):
     normed: int = 0  # parameters of norms of queries and keys
     rotated: bool = True  # by RoPE
     gated: bool = False  # a gate as wide as the queries, applied to the output
-    capped: bool = False  # its logits
 
     @property
     def qkv(self) -> int:
@@ -35,9 +34,8 @@ class Grouped(GroupedHeads):
 
 @dataclass(frozen=True)
 class Recurrent:
-    """A state instead of a cache: projections in and out are products like any other, the scan is not."""
+    """A gated delta net: projections in and out are products like any other, the scan is not."""
 
-    kind: str
     width_in: int
     width_out: int
     other: int  # parameters of the convolution, the decays and the norm
@@ -45,10 +43,9 @@ class Recurrent:
 
 @dataclass(frozen=True)
 class Dense:
-    """A feed-forward layer; without a gate it has two matrices instead of three."""
+    """A feed-forward layer."""
 
     width: int
-    gated: bool = True
     activation: str = SILU
 
 
@@ -56,16 +53,14 @@ class Dense:
 class Experts(RoutedExperts):
     """Routed experts and, where `shared` is there, one that every token takes."""
 
-    gated: bool = True
     biases: bool = False
-    activation: str = "Swiglu"
     shared: Dense | None = None
     shared_gate: bool = False
 
 
 T = TypeVar("T")
-Mixer = Grouped | Latent | Recurrent | None
-Feed = Dense | Experts | None
+Mixer = Grouped | Latent | Recurrent
+Feed = Dense | Experts
 
 
 @dataclass(frozen=True)
@@ -73,10 +68,6 @@ class Layer:
     mixer: Mixer
     feed: Feed
     stored: Stored
-
-    @property
-    def norms(self) -> int:
-        return (self.mixer is not None) + (self.feed is not None)
 
 
 @dataclass(frozen=True)

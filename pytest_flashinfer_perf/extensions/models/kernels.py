@@ -25,6 +25,7 @@ from pytest_flashinfer_perf.extensions.models.step import StepKernel
 from pytest_flashinfer_perf.routines.published_models import Latent
 from pytest_flashinfer_perf.spec.presets import shared
 
+PARTS_OF_A_LAYER = 2  # what mixes tokens, and what follows
 QUANTISED = ("mm_fp8", "gemm_fp8_nt_groupwise", "mm_fp4")  # they take activations that a kernel before them quantised
 
 
@@ -52,11 +53,10 @@ def _all(model: Description, step: Step) -> Iterator[StepKernel]:
 
 
 def _between_gpus(model: Description, step: Step) -> Iterator[StepKernel]:
-    mixers = sum(count for layer, count in model.layers if layer.mixer is not None)
-    feeds = sum(count for layer, count in model.layers if layer.feed is not None)
+    parts = PARTS_OF_A_LAYER * sum(count for _, count in model.layers)
     if step.spread.tp > 1:
         summed = {"num_tokens": step.tokens, "hidden_size": model.hidden, "num_gpus": step.spread.tp}
-        yield called("all-reduce", ({"routine": "allreduce_fusion", **summed},)).times(mixers + feeds)
+        yield called("all-reduce", ({"routine": "allreduce_fusion", **summed},)).times(parts)
     for layer, count in model.layers:
         if step.spread.ep > 1 and isinstance(layer.feed, Experts):
             yield _to_experts(layer.feed, model.hidden, step).times(count)
@@ -83,9 +83,10 @@ def _of_layer(model: Description, layer: Layer, step: Step) -> Iterator[StepKern
             yield from dense(layer.feed, hidden, stored.dense, step)
         case Experts():
             yield from experts(layer.feed, hidden, stored, step)
-    yield norm("add-norm", step.tokens, hidden, GEMMA_ADD_AND_NORM if model.gemma else ADD_AND_NORM).times(layer.norms)
+    kind = GEMMA_ADD_AND_NORM if model.gemma else ADD_AND_NORM
+    yield norm("add-norm", step.tokens, hidden, kind).times(PARTS_OF_A_LAYER)
     if model.gemma:
-        yield norm("post-norm", step.tokens, hidden, GEMMA_NORM).times(layer.norms)
+        yield norm("post-norm", step.tokens, hidden, GEMMA_NORM).times(PARTS_OF_A_LAYER)
 
 
 def _around(model: Description, step: Step) -> Iterator[StepKernel]:
@@ -134,7 +135,6 @@ def grouped(layer: Grouped, hidden: int, stored: str, step: Step) -> Iterator[St
 def _attention(here: Grouped, step: Step) -> StepKernel:
     reach = min(step.context, here.window or step.context)
     reasons = [f"a window of {reach}"] * (reach < step.context) + ["sinks"] * here.sinks
-    reasons += ["a cap of its logits"] * here.capped
     if reasons:
         name = "attention" if reach == step.context else "window attention"
         reason = f"no routine measures attention with {' and '.join(reasons)}"
@@ -182,10 +182,10 @@ def _expanded(here: Latent, stored: str, step: Step) -> Iterator[StepKernel]:
 
 
 def recurrent(layer: Recurrent, hidden: int, stored: str, step: Step) -> Iterator[StepKernel]:
-    wide = shared(layer.width_in, step.spread.tp, f"columns of the {layer.kind} projection")
-    inner = shared(layer.width_out, step.spread.tp, f"columns of the {layer.kind} output")
+    wide = shared(layer.width_in, step.spread.tp, "columns of the projection of a gated delta net")
+    inner = shared(layer.width_out, step.spread.tp, "columns of the output of a gated delta net")
     yield product("state-in", step.tokens, ProductWeights(wide, hidden, stored))
-    yield gap("scan", f"no routine measures {layer.kind}", parameters=-(-layer.other // step.spread.tp))
+    yield gap("scan", "no routine measures gated delta net", parameters=-(-layer.other // step.spread.tp))
     yield product("state-out", step.tokens, ProductWeights(hidden, inner, stored))
 
 
@@ -204,8 +204,7 @@ TRTLLM: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 def dense(layer: Dense, hidden: int, stored: str, step: Step, prefix: str = "") -> Iterator[StepKernel]:
     width = shared(layer.width, step.spread.tp, "columns of a feed-forward layer")
-    first = "gate-up" if layer.gated else "up"
-    yield product(f"{prefix}{first}", step.tokens, ProductWeights(width * (1 + layer.gated), hidden, stored))
+    yield product(f"{prefix}gate-up", step.tokens, ProductWeights(2 * width, hidden, stored))
     yield activation(layer, width, step, prefix)
     yield product(f"{prefix}down", step.tokens, ProductWeights(hidden, width, stored))
 
@@ -224,9 +223,8 @@ def experts(layer: Experts, hidden: int, stored: Stored, step: Step) -> Iterator
 def _routed(layer: Experts, hidden: int, stored: str, step: Step) -> StepKernel:
     width = shared(layer.width, step.spread.tp, "columns of an expert")
     here = shared(layer.count, step.spread.ep, "experts")
-    matrices = 3 if layer.gated else 2
     biases = (2 * layer.width + hidden) * layer.biases
-    parameters = (matrices * hidden * layer.width + biases) // step.spread.tp * here
+    parameters = (3 * hidden * layer.width + biases) // step.spread.tp * here
     uneven = [columns for columns in (hidden, width) if columns % COLUMNS[stored]]
     if uneven and stored in FP4:
         return gap("experts", cut(stored, uneven[0]), parameters=parameters, stored=stored)
@@ -236,7 +234,7 @@ def _routed(layer: Experts, hidden: int, stored: str, step: Step) -> StepKernel:
 def _calls(layer: Experts, hidden: int, stored: str, step: Step) -> Iterator[Problem]:
     """CUTLASS's takes the experts that were chosen, however they were; TRT-LLM's chooses them."""
     whole = {"num_tokens": step.routed_tokens, "hidden_size": hidden, "intermediate_size": layer.width}
-    sizes = {**whole, "num_experts": layer.count, "top_k": layer.chosen, "activation_type": layer.activation}
+    sizes = {**whole, "num_experts": layer.count, "top_k": layer.chosen}
     if stored in VARIANTS:
         spread = {"tp_size": step.spread.tp, "ep_size": step.spread.ep}
         yield {"routine": CUTLASS, **sizes, "cutlass_variant": VARIANTS[stored], **spread}
@@ -343,7 +341,5 @@ def append(api: str, widths: Mapping[str, int], step: Step) -> StepKernel:
 
 
 def activation(layer: Dense, width: int, step: Step, prefix: str) -> StepKernel:
-    if not layer.gated:
-        return gap(f"{prefix}activation", "no API applies an activation without a gate")
     sizes = {"num_tokens": step.tokens, "hidden_size": 2 * width}
     return of_api(f"{prefix}activation", f"{ACTIVATIONS}.{layer.activation}", sizes)

@@ -21,7 +21,7 @@ BITS: Mapping[str, float] = {
 COLUMNS: Mapping[str, int] = {"bf16": 1, "fp8": 1, "fp8_blocks": 128, "nvfp4": 16, "mxfp4": 32}
 BLOCKS = [128, 128]
 ALGORITHMS = {"FP8": "fp8", "NVFP4": "nvfp4"}
-ROOTS = ("model", "backbone", "model.language_model", "language_model.model")
+ROOTS = ("model", "model.language_model", "language_model.model")
 SUPPORTED = "fp8, fbgemm_fp8, mxfp4 and modelopt (FP8, NVFP4) are known"
 
 
@@ -44,9 +44,9 @@ class Quantisation:
 
     def of(self, layer: int) -> Stored:
         dense = "bf16" if self.experts_only else self.kind
-        mixer = "bf16" if self._keeps(layer, "self_attn.o_proj", "linear_attn.out_proj", "mixer.out_proj") else dense
-        feed = "bf16" if self._keeps(layer, "mlp.down_proj", "mixer.down_proj") else dense
-        routed = ("mlp.experts.0.down_proj", "block_sparse_moe.experts.0.w2", "mixer.experts.0.down_proj")
+        mixer = "bf16" if self._keeps(layer, "self_attn.o_proj", "linear_attn.out_proj") else dense
+        feed = "bf16" if self._keeps(layer, "mlp.down_proj") else dense
+        routed = ("mlp.experts.0.down_proj", "block_sparse_moe.experts.0.w2")
         return Stored(mixer, feed, "bf16" if self._keeps(layer, *routed) else self.kind)
 
     @functools.cached_property
