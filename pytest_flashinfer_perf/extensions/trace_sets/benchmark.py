@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
-from itertools import groupby
 from pathlib import Path
-from queue import Queue
 from statistics import fmean
 from typing import Any, cast
 
@@ -52,14 +48,13 @@ class Benchmark:
     ) -> None:
         self._set = trace_set
         self._config = config or BenchmarkConfig.default()
-        self._devices = devices.visible() if device == "auto" else [str(devices.find(device).torch)]
+        self._device = devices.visible()[0] if device == "auto" else str(devices.find(device).torch)
         self._traces = Path(trace_set.root) / "traces" if trace_set.root is not None else None
 
     def run_all(self, *, save_results: bool = True) -> TraceSet:
         """Evaluate everything; returns a set with the same definitions, solutions and workloads, and new traces.
 
-        Each visible GPU evaluates other workloads, if `device` names none. Raises RunnerError, after everything was
-        evaluated and saved, if a solution has no trace.
+        Raises RunnerError, after everything was evaluated and saved, if a solution has no trace.
         """
         results = self._results(save=save_results)
         without = [
@@ -76,24 +71,10 @@ class Benchmark:
         return TraceSet(**same, traces=traces)
 
     def _results(self, *, save: bool) -> list[Result]:
-        """The jobs with their traces, in the order of the set: on each device a workload at a time."""
-        shares = [list(share) for _, share in groupby(self._jobs(), lambda job: job.question)]
-        free: Queue[tuple[str, Runner]] = Queue()
-        with ExitStack() as runners, ThreadPoolExecutor(len(self._devices)) as pool:
-            for device in self._devices:
-                runner = Runner(isolated=self._config.use_isolated_runner, timeout=self._config.timeout_seconds)
-                runners.callback(runner.close)
-                free.put((device, runner))
-            return [result for results in pool.map(partial(self._share, free, save), shares) for result in results]
-
-    def _share(self, free: Queue[tuple[str, Runner]], save: bool, share: list[Job]) -> list[Result]:
-        """Evaluate the solutions of a workload, one after the other, on a device that has nothing else to do."""
-        device, runner = free.get()
-        try:
-            placed = [replace(job, device=device) for job in share]
+        """The jobs with their traces, in the order of the set."""
+        with closing(Runner(isolated=self._config.use_isolated_runner, timeout=self._config.timeout_seconds)) as runner:
+            placed = (replace(job, device=self._device) for job in self._jobs())
             return [(job, self._trace(job, runner.evaluate(job), save=save)) for job in placed]
-        finally:
-            free.put((device, runner))
 
     def _trace(self, job: Job, outcome: EvaluationResult, *, save: bool) -> Trace | str:
         """The trace, or why there is none."""

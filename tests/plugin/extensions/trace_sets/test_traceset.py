@@ -15,7 +15,6 @@ from pytest_flashinfer_perf.extensions.testlists import run_command
 from pytest_flashinfer_perf.extensions.trace_sets import Benchmark, BenchmarkConfig, TraceSet
 from pytest_flashinfer_perf.extensions.trace_sets.benchmark import RunnerError
 from pytest_flashinfer_perf.extensions.trace_sets.items import Way
-from pytest_flashinfer_perf.machine import devices
 from pytest_flashinfer_perf.plugin import terminal
 
 pytestmark = pytest.mark.usefixtures("build_cache")
@@ -153,27 +152,6 @@ def test_a_program_meets_what_has_no_trace_when_all_else_has_one(gemm):
     with pytest.raises(RunnerError, match="gemm_n8_k16, a_forged: impossible time"):
         Benchmark(TraceSet.from_path(str(gemm.root)), config, device="cpu").run_all(save_results=True)
     assert gemm.statuses() == {"right": "PASSED"}
-
-
-def test_a_program_has_all_devices_that_can_be_seen(pytester, gemm, monkeypatch):
-    """Two judges, one for each, though here both are the CPU; the traces are in the order of the set."""
-    monkeypatch.setattr(devices, "visible", lambda: ["cpu", "cpu"])
-    gemm.define(datasets.GEMM, *(workload(GEMM, str(rows), {"M": rows}) for rows in (4, 5, 6)))
-    meeting = f"""
-import glob, os
-
-def run(A, B, C):
-    os.makedirs("{pytester.path}/judge-" + str(os.getppid()), exist_ok=True)
-    while len(glob.glob("{pytester.path}/judge-*")) < 2:
-        os.sched_yield()
-    C.copy_(A @ B.T)
-"""
-    gemm.solve(solution(GEMM, "meeting", meeting))
-    config = BenchmarkConfig.default(**QUICK, use_isolated_runner=False)
-    result = Benchmark(TraceSet.from_path(str(gemm.root)), config).run_all(save_results=False)
-    assert [trace.workload.uuid for trace in result.traces[GEMM]] == ["4", "5", "6"]
-    assert len(list(pytester.path.glob("judge-*"))) == 2
-    assert gemm.traces() == []
 
 
 def test_the_smallest_set_of_the_documents_is_whole(pytester, session, pytestconfig):
