@@ -1,4 +1,4 @@
-"""Runs of many nights: what changed, and a site."""
+"""Runs of many nights, and what changed in which."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command
 
-USES = ("compare", "reports")  # rules; the style of sites
+USES = ("compare",)  # rules
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:
@@ -16,7 +16,7 @@ def pytest_perf_commands() -> tuple[Command, ...]:
     return (
         Command(
             "watch",
-            "Find the runs since which cases are slower or faster, and make a site of them.",
+            "Find the runs since which cases are slower or faster.",
             f"{__name__}.watch_command:main",
             "over time",
         ),

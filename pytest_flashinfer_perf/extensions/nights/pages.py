@@ -62,7 +62,6 @@ def _page(gpu: str, nights: list[Night], records: Records, thresholds: core_thre
         gpu=gpu,
         nights=nights,
         cards=[night.environment for night in nights],
-        keys=[keys[case] for case in used],
         cases=cases,
         values=values,
         domains=domains,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -12,11 +11,12 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pytest_flashinfer_perf.api import Row, Run, file_io, formatting, run_file, scatter, series
+from pytest_flashinfer_perf.api import Row, Run, formatting, run_file, scatter, series
 from pytest_flashinfer_perf.extensions.nights.levels import Floats
 
 COLUMNS = ("us", "busy_us", "cycles", "ghz")
 Places: TypeAlias = npt.NDArray[np.int32]
+Key: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +66,10 @@ class Night:
 class Records:
     """What all runs of a folder say; a case by its key, the kernels of a call by their names."""
 
-    cases: dict[str, WatchedCase] = field(default_factory=dict)
+    cases: dict[Key, WatchedCase] = field(default_factory=dict)
     kernels: dict[tuple[str, ...], int] = field(default_factory=dict)
     nights: dict[object, Night] = field(default_factory=dict)
-    places: dict[str, int] = field(default_factory=dict)  # of cases
+    places: dict[Key, int] = field(default_factory=dict)  # of cases
 
     def add(self, run: Run) -> None:
         """A night for each card of the run; a copy of a run adds none, and a run of a busy machine nothing either."""
@@ -114,18 +114,13 @@ def read(folder: Path) -> Records:
     return records
 
 
-def keys_of(run: Run, rows: Iterable[Row]) -> list[str]:
-    """The hash of each case's name and of how it was measured; with its test where two in a run have the same."""
-    keys: dict[str, None] = {}
+def keys_of(run: Run, rows: Iterable[Row]) -> list[Key]:
+    """Each case's name and how it was measured; with its test where two in a run have the same."""
+    keys: dict[Key, None] = {}
     for row in rows:
-        same = [row.case, *series.conditions(run, row)]
-        key = _hash(same)
-        keys[key if key not in keys else _hash([*same, row.fullname])] = None
+        key = (row.case, *series.conditions(run, row))
+        keys[key if key not in keys else (*key, row.fullname)] = None
     return list(keys)
-
-
-def _hash(said: Sequence[str]) -> str:
-    return hashlib.sha256(file_io.as_json(said).encode()).hexdigest()[:12]
 
 
 def _case(row: Row) -> WatchedCase:

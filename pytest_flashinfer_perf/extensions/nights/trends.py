@@ -60,10 +60,6 @@ class Found:
         return self.page.cases[self.stretch.case]
 
     @property
-    def key(self) -> str:
-        return self.page.keys[self.stretch.case]
-
-    @property
     def domain(self) -> str:
         return self.page.domains[self.stretch.case]
 
@@ -153,7 +149,6 @@ class GpuPage:
     gpu: str
     nights: list[Night]
     cards: list[RunEnvironment]
-    keys: list[str]
     cases: list[WatchedCase]
     values: Floats
     domains: list[str]
@@ -212,14 +207,14 @@ class GpuPage:
 
     def latest(self, stretch: Stretch) -> float:
         """The latest level; of a card that is gone as if it were still there, from what changed on those since."""
-        later = (one for one in self._of_case[self.keys[stretch.case]] if one.at[0] > stretch.at[-1])
+        later = (one for one in self._of_case[stretch.case] if one.at[0] > stretch.at[-1])
         return stretch.latest + sum(one.latest - one.earliest for one in later)
 
     @cached_property
-    def _of_case(self) -> dict[str, list[Stretch]]:
-        made: dict[str, list[Stretch]] = {}
+    def _of_case(self) -> dict[int, list[Stretch]]:
+        made: dict[int, list[Stretch]] = {}
         for one in self.stretches:
-            made.setdefault(self.keys[one.case], []).append(one)
+            made.setdefault(one.case, []).append(one)
         return made
 
     @cached_property

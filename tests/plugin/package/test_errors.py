@@ -71,9 +71,7 @@ def test_a_file_that_cannot_be_used_is_named_by_every_command(fault, command, re
 
 
 @pytest.mark.usefixtures("good")
-@pytest.mark.parametrize(
-    "command", here([f"{COMPARE} --perf-config mine.toml", "watch . -o site --perf-config mine.toml"])
-)
+@pytest.mark.parametrize("command", here([f"{COMPARE} --perf-config mine.toml", "watch . --perf-config mine.toml"]))
 @pytest.mark.parametrize("content", [NOTHING, "[", "[threshold]\n", '[thresholds]\n"*" = { slowr = "2%" }\n'])
 def test_a_settings_file_that_cannot_be_used_is_named(content, command, refused):
     if content is not NOTHING:

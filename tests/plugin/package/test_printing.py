@@ -46,7 +46,7 @@ COMMANDS = here(
         "compare --base a.json --head b.json": 1,
         "compare --base a.json --head a.json": 1,
         "compare --base a.json --head none.json": 2,
-        "watch runs -o site --markdown changes.md": 1,
+        "watch runs --markdown changes.md": 1,
         "report --markdown a.json b.json": 0,
         "merge a.json b.json -o c.json": 2,
     }

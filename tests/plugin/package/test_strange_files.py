@@ -66,12 +66,12 @@ COMMANDS = here(
         "compare --base strange.json base.json --head other.json again.json --paired",
         "report --markdown strange.json base.json",
         "merge strange.json other.json -o merged.json",
-        "watch runs -o site --markdown changes.md",
+        "watch runs --markdown changes.md",
         "compare --base base.json --head other.json --perf-config=strange.json",
     ]
 )
 PLACES = {
-    "watch runs -o site --markdown changes.md": "runs/strange.json",
+    "watch runs --markdown changes.md": "runs/strange.json",
 }
 SENTENCE = re.compile(r"flashinfer-perf (merge: .+\n(.+\n)*|\w+: .+\n)")
 

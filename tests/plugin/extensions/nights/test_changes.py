@@ -1,9 +1,9 @@
 """Sixty nights, night by night: what changed is told, and nothing else is."""
 
-import json
 import re
 
 import pytest
+from documents import DOCS, EXAMPLES, blocks
 from made import MACHINE, row, run, saved
 from nights import Sixty, commit_of, environment, night, write
 
@@ -41,7 +41,7 @@ def here(tmp_path, monkeypatch):
 def watched(here, *documents):
     """The exit code after more nights, and what is written of all."""
     write(here / "data", documents, first=len(list((here / "data").iterdir())))
-    code = main("watch", ["data", "-o", "site", "--markdown", "changes.md"])
+    code = main("watch", ["data", "--markdown", "changes.md"])
     return code, (here / "changes.md").read_text()
 
 
@@ -104,11 +104,10 @@ def test_files_of_runs_are_watched_as_they_are(tmp_path, monkeypatch, capsys):
         # They are ordered by their dates, not by their names.
         path = tmp_path / "runs" / "below" / f"{19 - day:04}_nightly.json"
         saved(path, *rows, when=f"2026-11-{day + 1:02}T03:00:00+00:00", machine=machine, commit=f"{day:040}")
-    assert main("watch", ["runs", "-o", "site"]) == 1
+    assert main("watch", ["runs"]) == 1
     told = " ".join(capsys.readouterr().out.split())
     assert "20 runs, 2 cases, 1 changed 2026-11-13 03:00: decode/step +9." in told
     assert "flashinfer 0.7.2 -> 0.7.3" in told
-    assert json.loads((tmp_path / "site" / "index.js").read_text().partition(",")[2].rpartition(")")[0])["pages"]
 
 
 def test_a_card_has_a_night_of_its_own_and_what_failed_is_kept():
@@ -130,3 +129,61 @@ def test_a_night_in_which_all_failed_is_of_the_device_that_it_was_meant_for():
     records = Records()
     records.add(run(unmeasured=[{"case": "a", "outcome": "failed", "reason": "x", "device_name": "AMD EPYC"}]))
     assert [one.environment.gpu for one in records.nights.values()] == ["AMD EPYC"]
+
+
+def made(folder, *documents):
+    return main("watch", [str(write(folder / "data", documents))])
+
+
+def test_the_level_of_another_card_is_another_one(tmp_path, capsys):
+    assert made(tmp_path, *Sixty(12).documents()) == 1
+    told = capsys.readouterr().out
+    assert told.startswith("NVIDIA H200: 59 runs, 6 cases, 2 changed\n")
+    assert re.search(r"decode/steps \+3\.\d\d %\n    now runs another kernel: old_kernel -> new_kernel", told)
+
+
+def test_each_model_of_a_gpu_is_told_by_itself_and_cycles_are_judged_where_all_have_them(tmp_path, capsys):
+    how = [{"sm_ghz": 1.9 - n / 30, "cycles": 190_000 + n % 3, "bound": "compute"} for n in range(20)]
+    h200 = [night(n, {"a": 100.0 + 2 * n}, environment(), **how[n]) for n in range(20)]
+    assert made(tmp_path, *h200, night(21, {"a": 5.0}, environment(gpu="NVIDIA B200"))) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("NVIDIA B200: 1 run, 1 case, 0 changed\n  no case has 6 runs on one card")
+    assert "\nNVIDIA H200: 20 runs, 1 case, 0 changed\n" in told
+
+
+def test_what_failed_on_one_host_is_not_hidden_by_the_run_of_another(tmp_path, capsys):
+    e, other = environment(), environment(card="GPU-other")
+    texts = [night(n, {"a": 100.0 + n % 3 / 10}, e) for n in range(8)]
+    texts += [night(8, {"a": 100.0}, e, failed={"decode/b": "it crashed"}), night(9, {"a": 101.0}, other)]
+    assert made(tmp_path / "one", *texts) == 1
+    assert "decode/b, failed: it crashed" in capsys.readouterr().out
+    assert made(tmp_path / "two", *texts, night(10, {"a": 100.0, "b": 5.0}, e)) == 0
+
+
+def test_cases_that_vanish_and_too_few_runs_are_not_judged(tmp_path, capsys):
+    e = environment()
+    texts = [night(n, {"a": 100.0 + n % 3 / 10, "b": 50.0 + n % 2 / 10}, e) for n in range(8)]
+    assert made(tmp_path / "few", *texts[:5]) == 2
+    assert "no case has 6 runs on one card: too few to tell a change" in capsys.readouterr().out
+    assert made(tmp_path / "enough", *texts) == 0
+    assert made(tmp_path / "suites", *texts, night(8, {"c": 9.0}, e)) == 0  # it has no case in common
+    capsys.readouterr()
+    assert made(tmp_path / "gone", *texts, night(8, {"a": 100.0}, e)) == 2
+    assert "not in the newest run: decode/b" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("where", ["nowhere", "empty"])
+def test_nothing_to_watch_is_an_error(where, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert main("watch", [where]) == 2
+    assert "flashinfer-perf watch: " in capsys.readouterr().err
+
+
+def test_the_document_shows_what_its_first_command_prints(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    shown, *_ = blocks(DOCS / "watch.md", "console")
+    command, _, told = shown.partition("\n")
+    assert main("watch", command.split()[3:]) == 1
+    assert capsys.readouterr().out == told
