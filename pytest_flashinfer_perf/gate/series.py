@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from pytest_flashinfer_perf.gate import busy_machine, figures, match, noise, student
+from pytest_flashinfer_perf.gate import busy_machine, figures, match, noise
 from pytest_flashinfer_perf.gate.effects import RISK, Domain, Effect, Replicates
 from pytest_flashinfer_perf.gate.match import FACETS, Reason
 from pytest_flashinfer_perf.gate.noise import Noise
@@ -55,11 +55,6 @@ def deviation(rows: Sequence[Row], domain: str) -> float:
     """The standard deviation between these processes, of logarithms of what is compared in this domain."""
     values = compared_by(rows, domain) or compared_by(rows, Domain.TIME)  # some of these rows may lack the former
     return math.sqrt(noise.variance(list(map(math.log, values))))
-
-
-def at_most(share: float, trials: int) -> float:
-    """Give the upper bound of a share that was observed in so many trials, with the confidence of verdicts."""
-    return student.upper_share(share, trials, RISK) if trials else 1.0
 
 
 def between(  # noqa: PLR0913 - the parts of an effect

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command
 
-USES = ("compare",)  # rules
+USES = ("compare", "reports")  # rules, and their Markdown
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:

@@ -91,9 +91,9 @@ def test_help_of_a_subcommand_has_an_example_that_it_takes(name, pytestconfig):
 
 def test_the_gates_commands_are_parsed():
     """With their values, which `--help` cannot tell from wrong ones."""
-    words = [words for page in ("gate", "prove") for words in commands_of(DOCS / f"{page}.md")]
+    words = commands_of(DOCS / "gate.md")
     commands = [rest for program, *rest in words if program == "flashinfer-perf"]
-    assert len(commands) > 4
+    assert len(commands) > 2
     for name, *arguments in commands:
         module, _, function = all_commands()[name].main.partition(":")
         own, _ = processes.split(arguments)

@@ -11,7 +11,7 @@ import scripted
 from documents import ROOT
 
 from pytest_flashinfer_perf.engine import instruments, timing
-from pytest_flashinfer_perf.extensions.prove import planting
+from pytest_flashinfer_perf.extensions.planting import planted_work
 from pytest_flashinfer_perf.machine.load import Contention
 
 
@@ -33,7 +33,7 @@ def screen(monkeypatch, tmp_path, capsys):
     """Shows it by a scripted clock."""
     clock = Planted()
     monkeypatch.setitem(instruments.INSTRUMENTS, "wall", clock)
-    monkeypatch.setattr(planting, "_busy", clock.plant)
+    monkeypatch.setattr(planted_work, "_busy", clock.plant)
 
     def show():
         code = first_screen.FirstScreen(tmp_path).show()

@@ -9,7 +9,7 @@ from mutations import as_json, as_text, few_and, said_of
 from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.extensions.fuzz import findings
 from pytest_flashinfer_perf.extensions.fuzz.fuzzing import is_finding
-from pytest_flashinfer_perf.extensions.prove import planting
+from pytest_flashinfer_perf.extensions.planting import planted_work
 from pytest_flashinfer_perf.gate import verdict
 from pytest_flashinfer_perf.settings import project_file
 
@@ -38,7 +38,7 @@ def read_settings(path):
 READERS = {
     "finding": (read_finding, as_json, FINDING),
     "settings": (read_settings, as_text, SETTINGS),
-    "slowdowns": (planting.read, as_json, {"t.py::a": 1e-6, "t.py::b": 2}),
+    "slowdowns": (planted_work.read, as_json, {"t.py::a": 1e-6, "t.py::b": 2}),
 }
 
 
