@@ -30,8 +30,8 @@ SAME, SLOWER, COULD_NOT_JUDGE = 0, 1, 2
 ENOUGH_S = 12.0  # after which a busy machine is not asked again
 NO_GPU = "no NVIDIA GPU here: torch alone is measured, on the CPU by its clock; times of kernels need one"
 TOO_BUSY = (
-    "This machine was too busy to judge: exit code 2 says that such a comparison is no pass. Again when nothing else "
-    "runs, it finds the slower case and nothing in the same code."
+    "This machine was too busy to judge all: exit code 2 says that such a comparison is no pass. Again when nothing "
+    "else runs, it finds the slower case and nothing in the same code."
 )
 
 

@@ -23,11 +23,11 @@ def missing(device: Device) -> str | None:
 def kernel(source: str, name: str, device: Device) -> Launch:
     from cuda.core import LaunchConfig, launch
 
-    compiled = _compiled(source, device).get_kernel(name)
+    compiled, config = _compiled(source, device).get_kernel(name), functools.cache(LaunchConfig)
 
     def start(blocks: int, threads: int, *arguments: int) -> None:
         stream = _stream(torch.cuda.current_stream(device.torch).cuda_stream)
-        launch(stream, LaunchConfig(grid=blocks, block=threads), compiled, *arguments)
+        launch(stream, config(grid=blocks, block=threads), compiled, *arguments)
 
     return start
 

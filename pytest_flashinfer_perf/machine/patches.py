@@ -63,15 +63,18 @@ def tuner_choices(on_choice: Callable[[str, Any, Any], None]) -> AbstractContext
     return tuner_wrapped("choose_one", wrapped)
 
 
-def cupti_records(converted: Callable[[Any], Any]) -> AbstractContextManager[None]:
+def cupti_records(converted: Callable[[Any], Any], buffer_bytes: int) -> AbstractContextManager[None]:
     """Convert the records before the callbacks get them that `cupti.activity_register_callbacks` registers meanwhile.
 
-    FlashInfer registers them itself, through this name of cupti-python 13. Where it did so through another one, it
-    would get CUPTI's own records: slower to read, with the same times.
+    FlashInfer registers them itself, through this name of cupti-python 13, with buffers of 8 MiB, of which ten calls
+    fill 30 KB. Where it did so through another one, it would get CUPTI's own records: slower to read, with the same
+    times.
     """
     from cupti import cupti
 
     def wrapped(register: Function) -> Function:
-        return lambda requested, completed: register(requested, lambda records: completed(converted(records)))
+        return lambda _requested, completed: register(
+            lambda: (buffer_bytes, 0), lambda records: completed(converted(records))
+        )
 
     return wrapped_of(cupti, "activity_register_callbacks", wrapped)

@@ -1,4 +1,4 @@
-"""Judge the sum of a model's step, or of traffic: its change between two runs, and the limits of the settings file.
+"""Judge the sum of a model's step, or of traffic: its change between two runs, and a step's limits.
 
 The gate gives the verdicts of all cases; of these are made the times of each problem, and how far each may be off.
 """
@@ -16,11 +16,6 @@ from pytest_flashinfer_perf.api import Row, Run, effects, formatting, share, thr
 from pytest_flashinfer_perf.extensions.models.budget import USABLE, ProblemKey, key_of, keys_of
 from pytest_flashinfer_perf.extensions.models.step import StepKernel, StepPlan, plan_of
 
-SUM = "sum"  # by which `[traffic]` names the whole
-FITS_NONE = {
-    "traffic": f"neither {SUM} nor an API of a recording that this run has",
-    "models": "no model of which this run has a step",
-}
 MOST_NAMED = 5
 
 
@@ -30,14 +25,6 @@ class StepLimits:
 
     slower_step: Annotated[float | None, share] = None
     max_step_us: Annotated[float | None, thresholds.number] = None
-
-
-@dataclass(frozen=True)
-class TrafficLimits:
-    """The limits of `[traffic]` for the sum of the calls of a recording, or for those of one API; None for no limit."""
-
-    slower: Annotated[float | None, share] = None
-    max_ms_per_s: Annotated[float | None, thresholds.number] = None
 
 
 class TimedCase(NamedTuple):
@@ -52,31 +39,17 @@ Cases = Mapping[ProblemKey, Sequence[TimedCase]]
 Timed = Sequence[tuple[str, TimedCase]]  # with the names of kernels
 
 
-class HeldTo(NamedTuple):
-    """What one part of a sum is held to: `most` is in `unit`, of which a second is `scale`."""
-
-    part: str
-    slower: tuple[str, float | None]
-    most: tuple[str, float | None]
-    unit: str
-    scale: float
-
-
 def sums(
     cases: Sequence[verdict.Judged], head: Sequence[Run], limits: Mapping[str, thresholds.Globs]
 ) -> tuple[Sequence[verdict.RunSum], Sequence[str]]:
     """Of each model and each recording that this run has; and the globs that fit none of them."""
     plans = {plan.name: plan for run in head if (plan := plan_of(run))}.values()
     timed = _timed_cases(cases)
-    fit: dict[str, list[str]] = {"traffic": [], "models": []}
-    for plan in plans:
-        if plan.traffic is None:
-            fit["models"].append(plan.name)
-        else:
-            fit["traffic"] += [SUM, *dict.fromkeys(kernel.name for kernel in plan.kernels if not kernel.gap)]
-    idle = ((section, glob) for section, names in fit.items() for glob in limits[section].without_match(names))
-    sums_of_plans = [(judged if plan.traffic is None else judged_traffic)(plan, timed, limits) for plan in plans]
-    return sums_of_plans, [f"[{section}] {glob!r} fits {FITS_NONE[section]}" for section, glob in idle]
+    idle = limits["models"].without_match([plan.name for plan in plans if plan.traffic is None])
+    sums_of_plans = [
+        judged(plan, timed, limits) if plan.traffic is None else judged_traffic(plan, timed) for plan in plans
+    ]
+    return sums_of_plans, [f"[models] {glob!r} fits no model of which this run has a step" for glob in idle]
 
 
 # The times of kernels, from those of cases.
@@ -129,25 +102,24 @@ def _change(kernels: Timed) -> tuple[float | None, float, list[str]]:
     return sum(after for _, after, _ in compared) / base - 1, unsure / base, apart
 
 
-# What a part is held to.
+# What a step is held to.
 
 
-def _worse(limit: HeldTo, kernels: Timed) -> Iterator[str]:
-    (slower, most_change), (most_name, most) = limit.slower, limit.most
+def _worse(limits: StepLimits, kernels: Timed) -> Iterator[str]:
     change, unsure, _ = _change(kernels)
-    took = limit.scale * _whole(kernels)
+    most, took = limits.max_step_us, 1e6 * _whole(kernels)
     if most is not None and took > most:
-        yield f"{limit.part} takes {took:.4g} {limit.unit}, more than {most_name} {most:g}"
-    if most_change is not None and change is not None and change > most_change and change > unsure:
-        yield f"{limit.part} is {change:.2%} slower, more than {slower} {most_change:.2%}"
+        yield f"a step takes {took:.4g} us, more than max_step_us {most:g}"
+    if limits.slower_step is not None and change is not None and change > limits.slower_step and change > unsure:
+        yield f"a step is {change:.2%} slower, more than slower_step {limits.slower_step:.2%}"
 
 
-def _unknown(limit: HeldTo, kernels: Timed) -> Iterator[str]:
+def _unknown(limits: StepLimits, kernels: Timed) -> Iterator[str]:
     unmeasured = [name for name, timed in kernels if timed.after is None]
-    if limit.most[1] is not None and unmeasured:
-        yield f"{limit.most[0]} of {limit.part} cannot be judged: no usable row of {_listed(unmeasured)}"
-    if limit.slower[1] is not None and _change(kernels)[0] is None:
-        yield f"{limit.slower[0]} of {limit.part} cannot be judged: nothing of it was compared"
+    if limits.max_step_us is not None and unmeasured:
+        yield f"max_step_us of a step cannot be judged: no usable row of {_listed(unmeasured)}"
+    if limits.slower_step is not None and _change(kernels)[0] is None:
+        yield "slower_step of a step cannot be judged: nothing of it was compared"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -157,7 +129,6 @@ def _listed(names: Sequence[str]) -> str:
 def judged(plan: StepPlan, cases: Cases, limits: Mapping[str, thresholds.Globs]) -> verdict.RunSum:
     """The step of a model."""
     own = limits["models"].of_kind(StepLimits, plan.name)
-    held = HeldTo("a step", ("slower_step", own.slower_step), ("max_step_us", own.max_step_us), "us", 1e6)
     kernels = [(kernel.name, _timed(kernel, cases)) for kernel in plan.kernels if not kernel.gap]
     left_out = [kernel.name for kernel in plan.gaps] + [name for name, timed in kernels if timed.after is None]
     without = f", without {_listed(left_out)}" if left_out else ""
@@ -166,12 +137,12 @@ def judged(plan: StepPlan, cases: Cases, limits: Mapping[str, thresholds.Globs])
     if change is not None:
         beside = f", {_listed(apart)} left out" if apart else ""
         said.append(f"{change:+.2%} +- {unsure:.2%} of GPU time{beside}")
-    worse = tuple(_worse(held, kernels))
-    unknown = () if worse else tuple(_unknown(held, kernels))
+    worse = tuple(_worse(own, kernels))
+    unknown = () if worse else tuple(_unknown(own, kernels))
     return verdict.RunSum(plan.name, f"step of {plan.name}", "; ".join(said), worse, unknown)
 
 
-def judged_traffic(plan: StepPlan, cases: Cases, limits: Mapping[str, thresholds.Globs]) -> verdict.RunSum:
+def judged_traffic(plan: StepPlan, cases: Cases) -> verdict.RunSum:
     """The calls of a recording, which begin with the change of the whole, and then name what made it."""
     seconds = plan.traffic.seconds if plan.traffic else 0.0
     timed_kernels = [(kernel, _timed(kernel, cases)) for kernel in plan.kernels]
@@ -186,15 +157,7 @@ def judged_traffic(plan: StepPlan, cases: Cases, limits: Mapping[str, thresholds
     whole = _whole(kernels)
     took = f"{1e3 * whole / seconds:.4g} ms per second" if seconds else formatting.duration(whole)
     said.append(f"{took} in {measured / calls:.1%} of the calls" if measured < calls else took)
-    worse, unknown = list[str](), list[str]()
-    for name, part in {SUM: kernels, **parts}.items():
-        own = limits["traffic"].of_kind(TrafficLimits, name)
-        most = ("max_ms_per_s", own.max_ms_per_s)
-        held = HeldTo(name, ("slower", own.slower), most, "ms per second", 1e3 / seconds if seconds else 0.0)
-        worse += _worse(held, part)
-        unknown += _unknown(held, part)
-    left = () if worse else tuple(unknown)
-    return verdict.RunSum(plan.name, "your traffic", "; ".join(said), tuple(worse), left, leads=True)
+    return verdict.RunSum(plan.name, "your traffic", "; ".join(said), leads=True)
 
 
 def _by_api(parts: Mapping[str, Timed]) -> Iterator[str]:
@@ -211,4 +174,4 @@ def _by_api(parts: Mapping[str, Timed]) -> Iterator[str]:
         yield f"{len(rest)} other APIs together {sum(share for share, _ in rest):+.2%}"
 
 
-SUMS = verdict.Summing({"models": StepLimits, "traffic": TrafficLimits}, sums)
+SUMS = verdict.Summing({"models": StepLimits}, sums)

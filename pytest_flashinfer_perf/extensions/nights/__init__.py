@@ -1,4 +1,4 @@
-"""Runs of many nights, in a branch to which they are published, and as a site."""
+"""Runs of many nights: what changed, and a site."""
 
 from __future__ import annotations
 
@@ -15,15 +15,9 @@ def pytest_perf_commands() -> tuple[Command, ...]:
 
     return (
         Command(
-            "publish",
-            "Add runs to a branch of a git remote, a file per month, which only grows.",
-            f"{__name__}.nightly_command:publish",
-            "over time",
-        ),
-        Command(
             "watch",
             "Find the runs since which cases are slower or faster, and make a site of them.",
-            f"{__name__}.nightly_command:watch",
+            f"{__name__}.watch_command:main",
             "over time",
         ),
     )

@@ -1,4 +1,4 @@
-"""What published runs show to be slower, faster or failing, as Markdown: of a job's summary or of an issue."""
+"""What many runs show to be slower, faster or failing, as Markdown: of a job's summary or of an issue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make the pages of published runs: tables of figures by night and case, and the levels of each case on each card."""
+"""Make the pages of runs: tables of figures by night and case, and the levels of each case on each card."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def of_records(records: Records, thresholds: core_thresholds.Thresholds) -> list
     ordered = sorted(records.nights.values(), key=lambda night: night.when)
     by_gpu: dict[str, list[Night]] = {}
     for night in ordered:
-        by_gpu.setdefault(records.environments[night.environment].gpu, []).append(night)
+        by_gpu.setdefault(night.environment.gpu, []).append(night)
     made = [_page(gpu, nights, records, thresholds) for gpu, nights in by_gpu.items()]
     for page in made:
         _divide(page)
@@ -61,7 +61,7 @@ def _page(gpu: str, nights: list[Night], records: Records, thresholds: core_thre
     return GpuPage(
         gpu=gpu,
         nights=nights,
-        cards=[records.environments[night.environment] for night in nights],
+        cards=[night.environment for night in nights],
         keys=[keys[case] for case in used],
         cases=cases,
         values=values,
@@ -69,7 +69,7 @@ def _page(gpu: str, nights: list[Night], records: Records, thresholds: core_thre
         us=us,
         ghz=tables["ghz"].astype(np.float32),
         kernels=kernels,
-        names=[one.names for one in records.kernels.values()],
+        names=list(records.kernels),
         least=[thresholds.named(case.names).in_log(now) for case, now in zip(cases, newest, strict=True)],
     )
 

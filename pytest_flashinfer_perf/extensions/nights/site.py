@@ -19,7 +19,6 @@ import numpy as np
 from pytest_flashinfer_perf.api import file_io, formatting, words
 from pytest_flashinfer_perf.extensions import reports
 from pytest_flashinfer_perf.extensions.nights.levels import ENOUGH
-from pytest_flashinfer_perf.extensions.nights.record import MOST
 from pytest_flashinfer_perf.extensions.nights.trends import Found, GpuPage, Stretch
 
 AT_ONCE = 200  # cases whose trends are in one file: 400 kB with a year of nights
@@ -27,6 +26,7 @@ LISTED = 3000  # cases that a file of names has
 PARTS_OF = 1e-4  # of the case's level, in which its figures are written
 SEEN_FROM = 3.0  # standard deviations, from which on a step is found within five nights
 MOST_NAMED = 100
+FARTHEST = 1e15  # of these parts
 OWN = ("index", "site")  # names of files that are no page of a GPU
 
 
@@ -135,7 +135,9 @@ def _trend(page: GpuPage, case: int, stretches: Sequence[Stretch], sure: Sequenc
     column = page.values[:, case]
     middle = float(np.nanmedian(column))
     parts = (
-        np.where(np.isnan(column), 0, np.rint((column / middle - 1) / PARTS_OF).clip(-MOST, MOST)).astype(int).tolist()
+        np.where(np.isnan(column), 0, np.rint((column / middle - 1) / PARTS_OF).clip(-FARTHEST, FARTHEST))
+        .astype(int)
+        .tolist()
     )
     said = page.cases[case]
     return {

@@ -181,7 +181,7 @@ class GpuPage:
 
     @cached_property
     def failing(self) -> dict[str, str]:
-        """What failed in one of the newest runs and was measured by none since: several hosts or suites may publish."""
+        """What failed in one of the newest runs and was measured by none since: several hosts may take part."""
         still: dict[str, str] = {}
         for nth in range(max(0, len(self.nights) - NEWEST), len(self.nights)):
             for case in np.flatnonzero(self.has[nth]).tolist():

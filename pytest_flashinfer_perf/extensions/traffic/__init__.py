@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-from pytest_flashinfer_perf.api import Bound, Option, option, options
 
 if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Command, Row
@@ -16,23 +14,6 @@ if TYPE_CHECKING:
 USES = ("apis", "models", "routines")  # calls may be of an API, and are summed up as the kernels of a step are
 
 SESSION = "flashinfer-perf-traffic"
-
-
-def _percentage(text: str) -> float | None:
-    return float(text[:-1]) / 100 if text.endswith("%") else None
-
-
-COVER = option(
-    "--perf-cover",
-    metavar="SHARE%",
-    type=Bound("a percentage above 0 and up to 100, as 95%", lambda value: 0 < value <= 1, _percentage),
-    default=1.0,
-    help="Of a recording, run the heaviest cases that cover this share of its estimated time. Default: 100%%.",
-)
-
-
-def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
-    return {options.CASES: (COVER,)}
 
 
 def pytest_perf_commands() -> tuple[Command, ...]:

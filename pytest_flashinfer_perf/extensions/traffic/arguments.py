@@ -29,13 +29,12 @@ VARYING = re.compile(r"(rand_|philox_)?(seed|offset)")
 SUMMARIES = {
     "lengths": re.compile(r"(\w+_)?indptr(_\w+)?|(\w+_)?cum?_?seq_?lens(_\w+)?"),
     "values": re.compile(r"(\w+_)?(seq_?|sequence_)?(lens?|lengths?|seqlens?|seqused)(_\w+)?|masked_m"),
-    "reach": re.compile(r"(\w+_)?(block|page)_tables?|(paged_)?(kv_)?indices"),
     "counts": re.compile(r"topk_ids|token_selected_experts|expert_ids"),
 }
 # Lists of pages: how long they are follows from lengths, and differs with each plan.
 FLAT = re.compile(r"(paged_)?(kv_)?indices")
 MOST_EXPERTS = 4096
-MOST_VALUES = {"lengths": 4096, "values": 4096, "reach": 65_536, "counts": 65_536}  # of a tensor that is read
+MOST_VALUES = {"lengths": 4096, "values": 4096, "counts": 65_536}  # of a tensor that is read
 
 
 def how(name: str) -> str | None:
@@ -185,11 +184,7 @@ def buffer(torch: Any, tensor: Any) -> Callable[[], Any]:
 
 def summary(name: str, tensor: Any) -> dict[str, Any]:
     """What a tensor held, of which a copy is given that lies on the CPU; a value that makes no sense counts as 0."""
-    kind, flat = how(name), tensor.flatten()
-    if kind == "reach":
-        reach = {"reach": _size(int(flat.max()) + 1)}
-        return {**reach, "size": flat.numel()} if FLAT.fullmatch(name) and tensor.dim() == 1 else reach
-    numbers = flat.tolist()
+    kind, numbers = how(name), tensor.flatten().tolist()
     if kind == "lengths":
         return {"lengths": [_size(after - before) for before, after in itertools.pairwise(numbers)]}
     if kind == "values":

@@ -1,9 +1,9 @@
 """Calls that are alike become one case, and the heaviest come first.
 
 The calls of a family differ in sizes alone: in rows, requests, and the tokens of these. One of them, the leader, is
-measured for those of which every size is within a ratio of its own. If time grows with sizes, and no faster than they
-do, each of them then takes the leader's time up to that ratio; so the error of the weighted sum is at most the mean of
-the ratios, weighed by time (`error`). The whole may be off by MOST_ERROR; a family with little of it by more.
+measured for those of which every size is within 5 % of its own. If time grows with sizes, and no faster than they do,
+each of them then takes the leader's time up to that ratio; so the error of the weighted sum is at most the mean of the
+ratios, weighed by time (`error`).
 Where time jumps from one size to the next, as it does at the tiles of a product, the bound is not one.
 """
 
@@ -12,13 +12,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_flashinfer_perf.extensions.traffic.problem import PosedProblem
 
-MOST_ERROR = 0.02
-RATIOS = (1.0, 0.5, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05, 0.03, 0.02, 0.01, 0.0)  # a size may exceed the leader's by this
+MOST_APART = 0.05
 
 
 @dataclass(frozen=True)
@@ -68,44 +67,25 @@ def apart(one: PosedProblem, other: PosedProblem) -> float:
     return max((max(ratio, 1 / ratio) for ratio in ratios), default=1.0) - 1
 
 
-def clustered(calls: Iterable[Weighed], most: float = MOST_ERROR) -> list[Cluster]:
-    """The heaviest first. Of the error that is allowed, a family leaves what it has no use for to heavier ones."""
+def clustered(calls: Iterable[Weighed]) -> list[Cluster]:
+    """The heaviest first."""
     families: defaultdict[tuple[object, ...], list[Weighed]] = defaultdict(list)
     for one in calls:
         key: tuple[object, ...] = (one.api, *one.problem.fixed)
         families[key].append(one)
-    ordered = sorted(families.values(), key=lambda family: sum(one.seconds for one in family))
-    left, clusters = most * sum(one.seconds for family in ordered for one in family), []
-    for nth, family in enumerate(ordered):
-        of_family = _within(family, left / (len(ordered) - nth))
-        left -= sum(cluster.error for cluster in of_family)
-        clusters += of_family
+    clusters = (cluster for family in families.values() for cluster in _led(family))
     return sorted(clusters, key=lambda cluster: -cluster.seconds)
 
 
-def _within(family: Sequence[Weighed], allowed: float) -> list[Cluster]:
-    """By the widest ratio with which the family's sum is not further off."""
-    each = (_led(family, ratio) for ratio in RATIOS)
-    return next(clusters for clusters in each if sum(cluster.error for cluster in clusters) <= allowed)
-
-
-def _led(family: Sequence[Weighed], ratio: float) -> list[Cluster]:
-    left, clusters = sorted(family, key=lambda one: -one.seconds), []
+def _led(family: Sequence[Weighed]) -> Iterator[Cluster]:
+    left = sorted(family, key=lambda one: -one.seconds)
     while left:
-        near = [apart(one.problem, left[0].problem) <= ratio for one in left]
-        clusters.append(Cluster(tuple(itertools.compress(left, near))))
+        near = [apart(one.problem, left[0].problem) <= MOST_APART for one in left]
+        yield Cluster(tuple(itertools.compress(left, near)))
         left = [one for one, is_near in zip(left, near, strict=True) if not is_near]
-    return clusters
 
 
 def error(clusters: Sequence[Cluster]) -> float:
     """How far the weighted sum may be off, as a share, because leaders are measured instead of all."""
     whole = sum(cluster.seconds for cluster in clusters)
     return sum(cluster.error for cluster in clusters) / whole if whole else 0.0
-
-
-def covering(clusters: Sequence[Cluster], share: float, without: float = 0.0) -> int:
-    """How many of the first reach this share of the estimated time, `without` being that of calls without a case."""
-    reached = list(itertools.accumulate((cluster.seconds for cluster in clusters), initial=0.0))
-    wanted = share * (reached[-1] + without)
-    return next((count for count, seconds in enumerate(reached) if seconds >= wanted), len(clusters))

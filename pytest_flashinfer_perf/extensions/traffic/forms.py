@@ -7,7 +7,7 @@ the types that the template declares.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pytest_flashinfer_perf.extensions.apis.templates import Api, Declared
@@ -54,15 +54,5 @@ def _inputs(api: Api, dtype: str | None) -> Mapping[str, Any] | None:
 
 
 def _is_laid_out_alike(one: Tensor, other: Tensor) -> bool:
-    if "strides" not in one or "strides" not in other:
-        return not other["tensor"] or ("strides" in one) == ("strides" in other)
-    common = [at for at, sizes in enumerate(zip(one["tensor"], other["tensor"], strict=False)) if 1 not in sizes]
-    return [*_order(one, common)] == [*_order(other, common)]
-
-
-def _order(tensor: Tensor, dims: list[int]) -> Iterator[int]:
-    """The dimensions from the widest stride to the closest, and those that have none."""
-    strides = tensor["strides"]
-    yield from sorted((at for at in dims if strides[at]), key=lambda at: -strides[at])
-    yield -1
-    yield from (at for at in dims if not strides[at])
+    """Whether both are contiguous, or neither is."""
+    return not other["tensor"] or ("strides" in one) == ("strides" in other)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def of_file(config: pytest.Config, path: Path) -> MeasuredTraffic:
     from pytest_flashinfer_perf.extensions.traffic import replay  # imports torch
 
-    return replay.of_file(path, config.getoption("perf_cover"), config.stash[SETTINGS].backends)
+    return replay.of_file(path, config.stash[SETTINGS].backends)
 
 
 class TrafficFile(pytest.File):

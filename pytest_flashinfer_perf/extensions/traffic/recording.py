@@ -20,7 +20,7 @@ from pytest_flashinfer_perf.extensions.traffic.pieces import MOST_SAMPLES
 
 VERSION: Final = 1
 LONGEST_LINE, MOST_LINES, LONGEST_LIST, LONGEST_TEXT = 1 << 24, 1 << 20, 1 << 16, 200
-LISTS = ("lengths", "values", "counts")  # what a sample has of a tensor; or `reach`, with `size` where that varies
+LISTS = ("lengths", "values", "counts")  # one of which a sample has of a tensor
 FORMS = ({"tensor", "dtype"}, {"tensor", "dtype", "strides"}, {"dtype"}, {"object"}, {"enum", "value"})
 
 Json = Any  # a value of an argument: see _verify_value
@@ -210,11 +210,11 @@ def _verify_sample(sample: Mapping[str, Any], arguments: set[str], where: str) -
         members = sorted(held) if isinstance(held, dict) else []
         if name not in arguments:
             raise core_fields.FieldError(f"{where}: {core_fields.shown(name)} is no argument of the call or its plan")
-        if members not in (*([one] for one in LISTS), ["reach"], ["reach", "size"]):
+        if members not in [[one] for one in LISTS]:
             raise core_fields.FieldError(
-                f"{where}: {name} must have one of {', '.join(LISTS)}, reach, got {core_fields.shown(held)}"
+                f"{where}: {name} must have one of {', '.join(LISTS)}, got {core_fields.shown(held)}"
             )
-        _verify_sizes(held[members[0]] if members[0] in LISTS else list(held.values()), f"{where}: {name}")
+        _verify_sizes(held[members[0]], f"{where}: {name}")
 
 
 def _verify_value(value: Json, where: str, depth: int = 0) -> None:

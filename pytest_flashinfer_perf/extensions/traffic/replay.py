@@ -6,8 +6,6 @@ The weights are a `StepPlan` (`rows/step.py`), as those of a model's step: sum, 
 from __future__ import annotations
 
 import functools
-import math
-import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,11 +40,10 @@ class CallsWithoutCase:
 
 @dataclass(frozen=True)
 class Translated:
-    """All calls of a recording: those with a case, those without, and how far samples of lengths may mislead."""
+    """All calls of a recording: those with a case, and those without."""
 
     weighed: tuple[Weighed, ...]
     without: tuple[CallsWithoutCase, ...]
-    sampled: float = 0.0  # the standard error, in estimated seconds
 
 
 @dataclass(frozen=True)
@@ -58,27 +55,24 @@ class MeasuredTraffic:
 
 
 @functools.cache
-def of_file(path: Path, cover: float = 1.0, backends: tuple[str, ...] = ()) -> MeasuredTraffic:
+def of_file(path: Path, backends: tuple[str, ...] = ()) -> MeasuredTraffic:
     """Raises RecordingError for a file that is none."""
-    return of(recording.read(path), path.name, cover, backends)
+    return of(recording.read(path), path.name, backends)
 
 
-def of(recorded: Recording, name: str, cover: float = 1.0, backends: tuple[str, ...] = ()) -> MeasuredTraffic:
+def of(recorded: Recording, name: str, backends: tuple[str, ...] = ()) -> MeasuredTraffic:
     """By the backends of the recording, or by others: of these the fastest counts. What plans, runs on the host."""
     on_gpu = tuple(call for call in recorded.calls if call.api.rpartition(".")[2] not in ON_HOST)
     recorded = replace(recorded, calls=on_gpu)
     translated = translate_all(recorded.calls)
     all_clusters = clusters.clustered(translated.weighed)
-    count = clusters.covering(all_clusters, cover, sum(one.seconds for one in translated.without))
-    with_cases = [(cluster, _cases(cluster.leader.problem, backends)) for cluster in all_clusters]
-    measured = with_cases[:count]
+    measured = [(cluster, _cases(cluster.leader.problem, backends)) for cluster in all_clusters]
     kernels = [_kernel(cluster, cases) for cluster, cases in measured]
-    kernels += [_gap(one.leader.api, one.calls, f"beyond --perf-cover={cover:.0%}") for one, _ in with_cases[count:]]
     kernels += [_gap(one.api, one.calls, one.reason) for one in translated.without]
     of_all = sum(call.count for call in recorded.calls)
     facts = Traffic(seconds=recorded.head.seconds)
     title = f"{name}: {of_all:,} calls in {recorded.head.seconds:.1f} s"
-    said = tuple(_coverage(name, all_clusters, count, translated, recorded))
+    said = tuple(_coverage(name, all_clusters, translated, recorded))
     plan = StepPlan(name=name, title=title, kernels=tuple(kernels), coverage=said, traffic=facts)
     return MeasuredTraffic(tuple(_entries(name, measured, translated.without, of_all)), plan)
 
@@ -89,9 +83,7 @@ def of(recorded: Recording, name: str, cover: float = 1.0, backends: tuple[str, 
 def translate_all(calls: Iterable[RecordedCall]) -> Translated:
     weighed: dict[tuple[object, ...], Weighed] = {}
     without: dict[tuple[str, str], CallsWithoutCase] = {}
-    variance = 0.0
     for call in calls:
-        each = []
         for x, count in _samples(call):
             api = translate.short(call.api)
             try:
@@ -100,12 +92,9 @@ def translate_all(calls: Iterable[RecordedCall]) -> Translated:
                 reason = without.setdefault((api, str(error)), CallsWithoutCase(api, str(error)))
                 reason.calls, reason.seconds = reason.calls + count, reason.seconds + count * Effort(x.nbytes).seconds
                 continue
-            each.append(posed.seconds)
             key = (api, *posed.fixed, *sorted(posed.params.items(), key=str))
             weighed[key] = Weighed(api, posed, count + (weighed[key].calls if key in weighed else 0))
-        if 1 < len(each) < call.count:
-            variance += call.count**2 * statistics.variance(each) / len(each) * (1 - len(each) / call.count)
-    return Translated(tuple(weighed.values()), tuple(without.values()), math.sqrt(variance))
+    return Translated(tuple(weighed.values()), tuple(without.values()))
 
 
 def _samples(call: RecordedCall) -> Iterator[tuple[CallArguments, int]]:
@@ -153,22 +142,16 @@ def _entries(
     yield from lines.numbered(entries)
 
 
-def _coverage(
-    name: str, all_clusters: Sequence[Cluster], count: int, translated: Translated, recorded: Recording
-) -> Iterator[str]:
+def _coverage(name: str, all_clusters: Sequence[Cluster], translated: Translated, recorded: Recording) -> Iterator[str]:
     """The first line has the shares of calls and of estimated time; the others what the sum does not say, and why."""
     calls = max(1, sum(call.count for call in recorded.calls))
     whole = sum(one.seconds for one in all_clusters) + sum(one.seconds for one in translated.without) or SMALLEST_S
-    measured, beyond = all_clusters[:count], all_clusters[count:]
-    of_calls, of_time = sum(one.calls for one in measured) / calls, sum(one.seconds for one in measured) / whole
-    cases = f"{formatting.counted(len(measured), 'case')} for {of_calls:.1%} of the calls, {of_time:.1%} of their time"
+    of_calls, of_time = sum(one.calls for one in all_clusters) / calls, sum(one.seconds for one in all_clusters) / whole
+    cases = (
+        f"{formatting.counted(len(all_clusters), 'case')} for {of_calls:.1%} of the calls, {of_time:.1%} of their time"
+    )
     yield f"{name}: {cases} as it is estimated"
-    off = [f"alike calls share a case: their sum is within {clusters.error(measured):.2%}"]
-    off += [f"lengths are samples: +- {translated.sampled / whole:.2%}"] if translated.sampled else []
-    yield f"  {'; '.join(off)}"
-    if beyond:
-        share = sum(one.seconds for one in beyond) / whole
-        yield f"  beyond --perf-cover: {formatting.counted(len(beyond), 'case')}, {share:.1%} of the time"
+    yield f"  alike calls share a case: their sum is within {clusters.error(all_clusters):.2%}"
     for one in sorted(translated.without, key=lambda one: -one.calls):
         yield f"  without a case: {one.api} ({one.calls / calls:.1%} of the calls): {one.reason}"
     if recorded.head.dropped:

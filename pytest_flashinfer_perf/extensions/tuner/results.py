@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pytest_flashinfer_perf.api import FlashinferPerfError, fields, file_io, thresholds
+from pytest_flashinfer_perf.api import thresholds
 from pytest_flashinfer_perf.extensions.tuner.sets import Regret
 
-FORMAT = "flashinfer-perf tune-report 3"
+FORMAT = "flashinfer-perf tune-report 4"
 DEFAULT = "default"  # what is chosen where nothing was tuned
 TUNE = "tune "  # and a number: what a fresh process chose
 
 State = Literal["best", "slower", "wrong", "fails", "untimed"]
-Verdict = Literal["FAIL", "SLOWER", "UNJUDGED", "NOTE"]
-
-
-class ReportError(FlashinferPerfError):
-    """A file is no report of this command."""
+Verdict = Literal["FAIL", "UNJUDGED", "NOTE"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +39,6 @@ class QuestionResult:
     op: Annotated[str, "its name in FlashInfer"]
     runners: Annotated[tuple[str, ...], "those that it offered"]
     broken: Annotated[tuple[str, ...], "a sentence for each runner that could not list its tactics"] = ()
-    rounded: Annotated[tuple[str, ...], "a sentence for each size that is tuned as another one"] = ()
 
 
 @dataclass(frozen=True)
@@ -93,15 +86,15 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class TunerFinding:
-    """A verdict of a case: the command exits with 1 for FAIL and SLOWER, with 2 for UNJUDGED, with 0 for NOTE."""
+    """A verdict of a case: the command exits with 1 for FAIL, with 2 for UNJUDGED, with 0 for NOTE."""
 
-    verdict: Annotated[Verdict, "`SLOWER`: a default against `--base`; `UNJUDGED`: what was asked for is not known"]
+    verdict: Annotated[Verdict, "`UNJUDGED`: what was asked for is not known"]
     case: Annotated[str, "as in a row"]
     sentence: Annotated[str, "what was found"]
 
     @property
     def fails(self) -> bool:
-        return self.verdict in ("FAIL", "SLOWER")
+        return self.verdict == "FAIL"
 
     @property
     def line(self) -> str:
@@ -117,22 +110,3 @@ class Report:
     cases: Annotated[tuple[CaseResult, ...], "those with a race"]
     left_out: Annotated[tuple[LeftOut, ...], "the others"] = ()
     findings: Annotated[tuple[TunerFinding, ...], "in the order of the cases"] = ()
-
-
-def read(path: Path, option: str) -> Report:
-    document = file_io.read_json(path)
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ReportError(f"{option}={path}: is no tune-report.json of this version")
-    report = fields.read(Report, document, str(path))
-    for case in report.cases:
-        if not _fits(case):
-            raise ReportError(f"{option}={path}: {case.case}: its ways, times and regrets do not fit: write it anew")
-    return report
-
-
-def _fits(case: CaseResult) -> bool:
-    """Whether it can be compared with: it has a default, the best have times, and others are slower than these."""
-    timed = {one.tactic for one in case.tactics if one.seconds and all(0 < took < math.inf for took in one.seconds)}
-    regrets = [one.regret for one in case.tactics if one.regret]
-    is_compared = all(0 <= one.low <= one.high < math.inf for one in regrets) and (bool(case.best) or not regrets)
-    return DEFAULT in case.ways and timed.issuperset(case.best) and is_compared

@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.extensions.tuner.results import TUNE, CaseResult, Le
 from pytest_flashinfer_perf.extensions.tuner.search import TuneJob
 
 MOST_PROCESSES = 50
-TO_BLAME = ("tactic", "starts", "raced")  # events after which a process that ends is started again
+TO_BLAME = ("tactic", "starts")  # events after which a process that ends is started again
 
 
 class TunerRunError(FlashinferPerfError):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.api import Device, Settings, fields, file_io, time_limit
+from pytest_flashinfer_perf.api import Device, Settings, fields, file_io
 from pytest_flashinfer_perf.engine.autotune import Choice
 from pytest_flashinfer_perf.engine.repeated import RepeatedCase
 from pytest_flashinfer_perf.extensions.tuner import tactics
@@ -21,6 +21,7 @@ from pytest_flashinfer_perf.extensions.tuner.contest import Contest
 from pytest_flashinfer_perf.extensions.tuner.race import Lane, Race
 from pytest_flashinfer_perf.extensions.tuner.results import DEFAULT, CaseResult, QuestionResult, TacticResult
 from pytest_flashinfer_perf.extensions.tuner.tactics import Chosen, Tactic, TunerQuestion
+from pytest_flashinfer_perf.session import time_limit
 from pytest_flashinfer_perf.spec.case import Case
 
 MOST_OF_ONE = 8  # of the best answers to one question that are combined with those to another
@@ -32,7 +33,7 @@ NOT_BESIDE = "it was combined into what was raced later, and never ran in two ro
 class TuneJob:
     """What to do with each case: tune it, or race what could be chosen, `budget` seconds long.
 
-    A race judges `cache`, and adds the best to `write`. `picks` are what earlier processes chose, by case and way;
+    A race judges `cache`. `picks` are what earlier processes chose, by case and way;
     `crashed` the reasons by case and tactic of those that ended a process; `done` are cases that are finished. What
     happens is written to `output`, a line for each event.
     """
@@ -41,7 +42,6 @@ class TuneJob:
     tune: bool = False
     budget: float = 0.0
     cache: str | None = None
-    write: str | None = None
     picks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     crashed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     done: tuple[str, ...] = ()
@@ -66,9 +66,6 @@ def race_case(test: str, case: Case, settings: Settings, device: Device, job: Tu
     held = Contest(call, lambda tactic: job.say("tactic", case=name, tactic=tactic), job.crashed.get(name, {}))
     race = _searched(held, questions, list(ways.values()), job.budget)
     _name_not_listed(race, questions, ways)
-    if job.write and race.field.times:
-        job.say("raced", case=name)
-        tactics.write(call.call, held.entrants[race.field.fastest], job.write)
     return CaseResult(
         case=name,
         test=test,
@@ -82,7 +79,7 @@ def race_case(test: str, case: Case, settings: Settings, device: Device, job: Tu
         ways={way: tactic.name for way, tactic in ways.items()},
         untuned=tuple(way for way, one in chosen.items() if not one.is_covered),
         questions=tuple(
-            QuestionResult(one.op, tuple(sorted({choice.runner for choice in one.choices})), one.broken, one.rounded)
+            QuestionResult(one.op, tuple(sorted({choice.runner for choice in one.choices})), one.broken)
             for one in questions
         ),
     )

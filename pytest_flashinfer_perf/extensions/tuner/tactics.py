@@ -51,14 +51,13 @@ class Chosen:
 class TunerQuestion:
     """What a call asks the tuner: an operation, the answer without tuning, and the answers that runners list.
 
-    `broken` has a sentence for each runner that fails to list; `rounded` says which sizes are tuned as other ones.
+    `broken` has a sentence for each runner that fails to list.
     """
 
     op: str
     default: Choice
     listed: tuple[Choice, ...]
     broken: tuple[str, ...] = ()
-    rounded: tuple[str, ...] = ()
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -71,10 +70,9 @@ def questions(call: Callable[[], object]) -> tuple[TunerQuestion, ...]:
     buckets.tuner().clear_cache()
     questions_by_op: dict[str, TunerQuestion] = {}
 
-    def on_question(op: str, answer: Choice, runners: Any, tuning_config: Any, inputs: Any) -> None:
+    def on_question(op: str, answer: Choice, runners: Any, inputs: Any) -> None:
         listed, broken = _listed(runners, inputs)
-        rounded = tuple(buckets.rounded(buckets.specs(tuning_config, inputs), runners, inputs))
-        questions_by_op.setdefault(op, TunerQuestion(op, answer, listed, broken, rounded))
+        questions_by_op.setdefault(op, TunerQuestion(op, answer, listed, broken))
 
     _watch_questions(call, on_question)
     return tuple(questions_by_op.values())
@@ -92,7 +90,7 @@ def _watch_questions(call: Callable[[], object], on_question: Callable[..., None
         def choose_one(custom_op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
             runner, tactic = ask(custom_op, runners, tuning_config, inputs, **kwargs)
             with patches.tuner_wrapped("choose_one", lambda _: ask):  # a runner may ask for its parts to list: no call
-                on_question(custom_op, Choice(_name(runner, runners), tactic), runners, tuning_config, inputs)
+                on_question(custom_op, Choice(_name(runner, runners), tactic), runners, inputs)
             ops.append(custom_op)
             return runners[0], -1
 
@@ -163,7 +161,7 @@ def chosen(call: Callable[[], object], *, cache: str | None = None) -> Chosen:
 def tuned(call: Callable[[], object]) -> Chosen:
     """What the tuner answers after it has tuned the call's own sizes afresh."""
     buckets.tuner().clear_cache()
-    with importlib.import_module("flashinfer.autotuner").autotune(True), _offering(lambda _op, _name, listed: listed):
+    with importlib.import_module("flashinfer.autotuner").autotune(True), _in_own_bucket():
         _answers(call)
     return _answers(call)
 
@@ -194,25 +192,8 @@ def product(base: Tactic, among: dict[str, Sequence[Choice]]) -> list[Tactic]:
     return [Tactic(tuple(answers.items())) for answers in combined]
 
 
-def write(call: Callable[[], object], best: Tactic, cache: str) -> None:
-    """Add the tactic to a cache file, as FlashInfer writes it: its tuner runs, and is offered no other tactic."""
-    wanted = dict(best.answers)
-    buckets.tuner().clear_cache()
-    with (
-        importlib.import_module("flashinfer.autotuner").autotune(True, cache=cache),
-        _offering(lambda op, name, _: [wanted[op].tactic] if name == wanted[op].runner else []),
-    ):
-        call()
-
-
-Offer = Callable[[str, str, list[Any]], list[Any]]
-
-
-def _offering(offer: Offer) -> AbstractContextManager[None]:
-    """The tuner is offered these tactics, by operation, runner and what it lists, in the call's bucket alone.
-
-    Other buckets than the one of this call are offered none, and so take no time and get no entry.
-    """
+def _in_own_bucket() -> AbstractContextManager[None]:
+    """The tuner is offered tactics in the call's bucket alone: other ones take no time and get no entry."""
 
     def wrapped(ask: Function) -> Function:
         def choose_one(custom_op: str, runners: Any, tuning_config: Any, inputs: Any, **kwargs: Any) -> Any:
@@ -223,7 +204,7 @@ def _offering(offer: Offer) -> AbstractContextManager[None]:
                 def get_valid_tactics(runner: Any, inputs: Any, profile: Any) -> list[Any]:
                     """The last profile has the call's own size, and is kept as the bucket this one is rounded to."""
                     is_here = buckets.of(specs, profile.get_opt_shapes()) == here
-                    return offer(custom_op, _name(runner, runners), lists(runner, inputs, profile)) if is_here else []
+                    return lists(runner, inputs, profile) if is_here else []
 
                 return get_valid_tactics
 

@@ -128,6 +128,7 @@ class AtTheImport:
         if name == "pytest_flashinfer_perf.cli":
             os.kill(os.getpid(), signal.SIGINT)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
 sys.meta_path.insert(0, AtTheImport())
 runpy.run_module("pytest_flashinfer_perf", run_name="__main__")
 """

@@ -14,7 +14,15 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_flashinfer_perf.engine.cupti import FIELDS, Copied, activities, copied, launched_in, read_together
+from pytest_flashinfer_perf.engine.cupti import (
+    BUFFER_BYTES,
+    FIELDS,
+    Copied,
+    activities,
+    copied,
+    launched_in,
+    read_together,
+)
 from pytest_flashinfer_perf.engine.instruments import BenchGpuTime, InstrumentError, Work
 
 np = pytest.importorskip("numpy")
@@ -105,7 +113,7 @@ def test_callbacks_get_copies_while_it_lasts_and_cupti_is_put_back(monkeypatch):
     assert cupti.activity_register_callbacks is register
     (requested, completed), later = registered
     completed([Api(4, 211, 10, 13, 7, 0)])
-    assert (requested, later, shown) == ("requested", ("requested later", "as it is"), seen)
+    assert (requested(), later, shown) == ((BUFFER_BYTES, 0), ("requested later", "as it is"), seen)
     assert type(seen[0]) is Copied
 
 

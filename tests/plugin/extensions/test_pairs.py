@@ -10,7 +10,6 @@ import shlex
 import shutil
 
 import pytest
-import recorded_traffic
 import traceset_runs
 from decode_cases import QUICK
 
@@ -49,7 +48,6 @@ SAMPLES = {
     "--perf-step": "--perf-model=tiny.json --perf-step='--tp 1 --batch 1 --context 16'",
     "--perf-testlist": "--perf-testlist=lines.list",
     "--perf-flags": "--perf-flags='--routine mm_bf16 --m 2 --n 16 --k 32 --backends torch'",
-    "--perf-cover": "traffic.jsonl --perf-cover=50%",
     "--perf-fuzz": "--perf-fuzz --perf-fuzz-seconds=1",
     "--perf-fuzz-flags": "--perf-fuzz --perf-fuzz-seconds=1 --perf-fuzz-flags='--m 2'",
     "--perf-fuzz-seconds": "--perf-fuzz --perf-fuzz-seconds=1",
@@ -100,7 +98,6 @@ REFUSED = (
     (("--perf-record",), ("--perf-resume",), 4, "runs a program anew: leave out --perf-resume"),
     (("--perf-record",), ("--perf-case",), 4, "which are of no case: leave out --perf-case"),
     (("--perf-record",), FUZZ, 4, "which have no shapes to search: leave out --perf-fuzz"),
-    (("--perf-cover",), ("--perf-model", "--perf-step"), 4, "a recording and --perf-model each have a sum"),
     (("--perf-strict-skips",), (*DATA_SET, "--perf-trace-output"), 1, "--perf-strict-skips=* does not allow this skip"),
 )
 MOST = 8  # options of one session
@@ -180,7 +177,6 @@ def session_of(pytester, monkeypatch, scripted_times):  # noqa: ARG001
     (template / "tiny.json").write_text(json.dumps(TINY))
     (template / "rules.toml").write_text('[thresholds]\n"*" = { slower = "5%" }\n')
     (template / "config.yaml").write_text("iterations: 2\n")
-    recorded_traffic.written(template / "traffic.jsonl", [recorded_traffic.product(4, 16, 32, count=60)])
     base = (*QUICK, "--perf-iters=5", "--perf-backends=torch", "-W", "ignore")
     number = itertools.count()
 

@@ -20,7 +20,7 @@ RUN = document(*(row(f"decode/b16-{name}") for name in ("fa2", "fa3")), commit="
 
 SETTINGS = """
 [thresholds]
-"gemm/*" = { slower_host = "5 %", max_launches = 3, no_sync = false, more_memory = "1 MiB" }
+"gemm/*" = { slower_host = "5 %", max_launches = 3, no_sync = false }
 [models]
 "llama*" = { slower_step = "1%", max_step_us = 900.0 }
 """

@@ -1,4 +1,4 @@
-"""Without torch, runs are compared and published, and what measures says in a sentence what to install.
+"""Without torch, runs are compared, and what measures says in a sentence what to install.
 
 What the extras bring is kept from being found; but for xdist, which is a plugin of pytest's own.
 """
@@ -50,8 +50,6 @@ USED = here(
         f"watch {ROOT / 'evidence'} -o seen": (2, "too few to tell a change"),
         f"merge {RUN} --output merged.json": (2, ""),
         f"report --markdown {RUN}": (0, "NVIDIA H200"),
-        f"publish {RUN}": (0, ""),
-        "watch perf-data -o site": (2, ""),
     }
 )
 REFUSED = here(["list", "doctor", "prebuild", "tune-report", "run --routine mm_bf16", "bench"])
@@ -70,15 +68,13 @@ assert "torch" not in sys.modules
 
 
 def test_commands_use_files_or_say_what_to_install(run, tmp_path):
-    for words in (["init", "-q", "--bare", "there.git"], ["init", "-q"], ["remote", "add", "origin", "there.git"]):
-        subprocess.run(["git", *words], cwd=tmp_path, check=True)
     done = run("-c", MAIN, json.dumps([line.split() for line in (*USED, *REFUSED)]))
     assert done.returncode == 0, done.stderr
     ended = json.loads(done.stdout)
     for line, (got, out, err) in zip(USED, ended, strict=False):
         code, said = USED[line]
         assert (got, said in out) == (code, True), (line, out, err)
-    assert (tmp_path / "site" / "index.html").is_file() or not here(["watch"])
+    assert (tmp_path / "seen" / "index.html").is_file() or not here(["watch"])
     for line, (code, out, err) in zip(REFUSED, ended[len(USED) :], strict=True):
         assert code in (2, pytest.ExitCode.USAGE_ERROR), line
         [said] = (out + err).strip().splitlines()

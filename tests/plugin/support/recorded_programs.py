@@ -36,7 +36,7 @@ for length in (5, 6, 7):
 [mm(A, A) for _ in range(10)]
 buffer, full = torch.zeros(8, dtype=torch.int64), torch.cuda.CUDAGraph()
 full.capture_begin()
-attend(A, buffer[2:4], torch.zeros(2, 3, dtype=torch.int64))  # of a table that nobody keeps
+attend(A, buffer[2:4], torch.zeros(2, 3, dtype=torch.int64))
 for _ in range(4):
     attend(A, buffer[2:4], skip_check=True)
     attend(A, torch.zeros(2, dtype=torch.int64), torch.ones(4))

@@ -2,9 +2,8 @@
 
 import dataclasses
 
-import pytest
 from hypothesis import given, strategies
-from recorded_traffic import CALLS, decode, prefill, product, recorded, unknown
+from recorded_traffic import decode, prefill, product, recorded, unknown
 
 from pytest_flashinfer_perf.extensions.traffic import clusters, replay
 
@@ -23,7 +22,7 @@ def test_every_call_is_in_one_cluster(calls):
     found = clusters.clustered(replay.translate_all(calls).weighed)
     assert sum(cluster.calls for cluster in found) == sum(call.count for call in calls)
     assert [one.seconds for one in found] == sorted((one.seconds for one in found), reverse=True)
-    assert clusters.error(found) <= clusters.MOST_ERROR
+    assert clusters.error(found) <= clusters.MOST_APART
     for cluster in found:
         assert len({one.problem.fixed for one in cluster.members}) == 1
 
@@ -56,23 +55,9 @@ def test_alike_lengths_share_a_case_and_others_do_not():
     found = clusters.clustered(replay.translate_all([*steps, decode([10, 20], count=10)]).weighed)
     assert len(found) < 12
     assert sum(one.calls for one in found) == 650
-    light = [decode([100, 200 + step], count=1) for step in range(64)]
-    heavy = product(4096, 8192, 8192, count=10_000)
-    of_light = clusters.clustered(replay.translate_all([heavy, *light]).weighed)
-    assert len(of_light) == 2  # what weighs nothing needs one case
 
 
-@pytest.mark.parametrize(("share", "measured"), [(1.0, 5), (0.8, 4), (0.6, 2), (0.01, 1)])
-def test_the_heaviest_cover_the_share_that_is_asked_for(share, measured):
-    """Of all calls: those without a case are a sixth of the estimated time."""
-    found = replay.of(recorded(), "traffic.jsonl", share)
-    assert sum(entry.case is not None for entry in found.entries) == measured
-    beyond = [kernel for kernel in found.plan.kernels if kernel.gap.startswith("beyond --perf-cover=")]
-    assert len(beyond) == 5 - measured
-    assert sum(kernel.count for kernel in found.plan.kernels) == sum(call.count for call in CALLS)
-
-
-def test_the_plan_has_weights_shares_and_what_was_sampled():
+def test_the_plan_has_weights_and_shares():
     found = replay.of(recorded(), "traffic.jsonl")
     counts = {kernel.cases[0]: kernel.count for kernel in found.plan.kernels if kernel.cases}
     assert sorted(counts.values()) == [40, 60, 100, 200, 200]
@@ -80,7 +65,7 @@ def test_the_plan_has_weights_shares_and_what_was_sampled():
     assert skipped.missing.startswith("fused_everything, 40.0% of the calls: ")
     first, second, third = found.plan.coverage
     assert first.startswith("traffic.jsonl: 5 cases for 60.0% of the calls, ")
-    assert "lengths are samples: +- 0." in second
+    assert "their sum is within 0." in second
     assert third.strip().startswith("without a case: fused_everything (40.0% of the calls): ")
     nothing = replay.of(recorded([unknown(3)]), "traffic.jsonl")
     assert nothing.plan.coverage[0].startswith("traffic.jsonl: 0 cases for 0.0% of the calls")

@@ -68,15 +68,10 @@ def test_a_call_has_its_wrapper_and_the_lengths_of_its_plans(ran):
     assert second.arguments == {**first.arguments, "return_lse": True}
     assert first.wrapper == second.wrapper == recording.WrapperState(init=init.arguments, plan=planned)
     assert first.backend == "fa2"
-    assert {json.dumps(one) for one in first.samples} == {
-        '{"indptr": {"lengths": [3, 4]}, "indices": {"reach": 107, "size": 7}}'
-    }
+    assert {json.dumps(one) for one in first.samples} == {'{"indptr": {"lengths": [3, 4]}}'}
     lengths = [one["indptr"]["lengths"][1] for one in second.samples]
     assert len(lengths) == recording.MOST_SAMPLES
     assert 60 < statistics.mean(lengths) < 140  # of 1 to 200, each as often: 8 deviations of the mean
-    assert all(
-        one["indices"] == {"reach": 1 + n, "size": 1 + n} for one, n in zip(second.samples, lengths, strict=True)
-    )
 
 
 def test_no_text_and_no_state_of_generators_is_recorded(ran):
@@ -97,8 +92,9 @@ def test_calls_in_a_graph_are_counted_by_its_replays_with_the_plans_since(ran):
     assert {one["indptr"]["lengths"][0] for one in by_name["Wrapper.run"].samples} <= {5, 6, 7}
     assert (by_name["mm"].count, by_name["mm"].replayed) == (310, 300)
     attending = [call for function, call in calls if function == "attend"]
-    assert {call.count: len(call.samples) for call in attending if not call.samples} == {200: 0, 800: 0}
-    [filled] = [call for call in attending if call.samples]
+    assert {call.count: len(call.samples) for call in attending if not call.samples} == {800: 0}
+    filled, with_a_table = sorted((call for call in attending if call.samples), key=lambda call: -call.count)
+    assert with_a_table.count == 200
     assert (filled.count, filled.replayed, len(filled.samples)) == (800, 800, recording.MOST_SAMPLES)
     values = [one["seq_lens"]["values"] for one in filled.samples]
     assert all(second == 1000 + first for first, second in values)

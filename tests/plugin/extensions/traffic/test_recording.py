@@ -35,7 +35,7 @@ RUN = RecordedCall(
     backend="fa2",
     count=96_000,
     replayed=90_000,
-    samples=({"indptr": {"lengths": [17, 33]}, "indices": {"reach": 812, "size": 50}}, {}),
+    samples=({"indptr": {"lengths": [17, 33]}}, {}),
 )
 ROUTED = RecordedCall(
     api="flashinfer.fused_moe.core.cutlass_fused_moe",
@@ -72,7 +72,7 @@ def test_what_is_written_is_read_back(tmp_path):
 
 
 BROKEN = {
-    "2: samples[0]: 'q2' is no argument of the call": (1, ("samples", 0, "q2"), {"reach": 1}),
+    "2: samples[0]: 'q2' is no argument of the call": (1, ("samples", 0, "q2"), {"lengths": [1]}),
     "2: samples[0]: indptr must have one of": (1, ("samples", 0, "indptr"), {"tokens": [1]}),
     "2: arguments: scale must be a short word": (1, ("arguments", "scale"), "rm -rf /"),
     "2: arguments: q must be from 0": (1, ("arguments", "q", "tensor", 0), -1),

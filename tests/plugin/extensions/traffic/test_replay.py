@@ -48,7 +48,6 @@ def test_a_recording_is_measured_and_summed(run):
     ("words", "outcomes", "line"),
     [
         (("-k", "mm_bf16"), {"passed": 2, "deselected": 4}, "sum "),
-        (("--perf-cover=60%",), {"passed": 2, "skipped": 1}, "beyond --perf-cover: 3 cases"),
         (("-k", f"{DECODE} and not lens9"), {"passed": 1, "deselected": 5}, "sum "),
     ],
 )
@@ -72,7 +71,6 @@ def test_the_heaviest_come_first_and_each_can_be_run_again(run, session):
     [
         ("", ("second.jsonl",), "one recording at a time"),
         ("", ("--perf-model=llama-3.1-70b",), "a recording and --perf-model each have a sum"),
-        ("", ("--perf-cover=95",), "must be a percentage above 0 and up to 100"),
         ("", ("--perf-backends=nope",), "unknown name 'nope'"),
         ('{"kernel": 3}\n', (), "traffic.jsonl:"),
     ],
@@ -130,24 +128,3 @@ def test_the_verdict_begins_with_the_traffic_and_names_what_changed_it(compared)
     assert f"{DECODE}.run -" not in text.partition("ms per second")[0]
     assert f"{(1 + whole) * BASE * 1e-3 / 2:.4g} ms per second" in text
     assert "ms per second in 60.0% of the calls" in text, "fused_everything has no case"
-
-
-@pytest.mark.parametrize(
-    ("planted", "settings", "code", "sentence"),
-    [
-        (0.05, '"sum" = { slower = "1%" }', 1, "WORSE your traffic: +2.83% +- "),
-        (0.05, '"sum" = { slower = "1%" }', 1, "sum is 2.83% slower, more than slower 1.00%"),
-        (0.05, '"sum" = { slower = "3%" }', 0, "your traffic: +2.83% +- "),
-        (0.05, '"Batch*" = { slower = "4%" }', 1, f"{DECODING} is 5.00% slower, more than"),
-        (0.05, '"mm_*" = { slower = "4%" }', 0, "your traffic: "),
-        (0.0, '"sum" = { max_ms_per_s = 10 }', 1, "sum takes 10.6 ms per second, more than max_ms_per_s 10"),
-        (0.0, '"sum" = { max_ms_per_s = 11 }', 0, "your traffic: +0.00% +- "),
-        (0.0, '"nope" = { slower = "1%" }', 0, "[traffic] 'nope' fits neither sum nor an API of a recording"),
-        (0.0, '"sum" = { slower_step = "1%" }', 2, "[traffic] 'sum': unknown name 'slower_step'"),
-    ],
-)
-def test_limits_hold_the_sum_and_its_parts(compared, planted, settings, code, sentence):
-    """The planted share of one API moves the sum by that of its time."""
-    found, text = compared(DECODING if planted else "", planted, f"[traffic]\n{settings}\n")
-    assert sentence in text
-    assert found == code

@@ -9,13 +9,15 @@ import planted_tactics
 import pytest
 import scripted
 
-from pytest_flashinfer_perf.extensions.tuner import judge, results
+from pytest_flashinfer_perf.extensions.tuner import judge
 from pytest_flashinfer_perf.extensions.tuner import tune_report_command as tune_report
-from pytest_flashinfer_perf.extensions.tuner.results import LeftOut
+from pytest_flashinfer_perf.extensions.tuner.results import LeftOut, Report
 from pytest_flashinfer_perf.extensions.tuner.runs import Runs, TunerRunError
 from pytest_flashinfer_perf.extensions.tuner.search import TuneJob
+from pytest_flashinfer_perf.files import read_json
+from pytest_flashinfer_perf.launch import processes
+from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.run_file import RunError
-from pytest_flashinfer_perf.session import processes
 
 M3, M8 = (f"bmm_fp8/m{m}-n16-k32-auto" for m in (3, 8))
 RUNNER = "CublasFp8GemmRunner"
@@ -47,7 +49,7 @@ def test_a_tactic_that_ends_its_process_costs_no_more_than_itself(run):
     shown = run("--tunes", "0", ENDS="3")
     assert f"fails            {RUNNER} 3: it ended its process with code 9" in shown
     assert f"FAIL {M8}: max_regret = 40%: default takes {RUNNER} default, +" in shown
-    made = results.read(Path("out/tune-report.json"), "--base")
+    made = fields.read(Report, read_json(Path("out/tune-report.json")), "it")
     assert made.versions["flashinfer"]
     assert made.versions["gpu_uuid"] is None
     assert (made.cases[0].case, set(made.cases[0].best)) == (M8, {f"{RUNNER} 0", f"{RUNNER} 1"})
@@ -59,7 +61,8 @@ def test_tactics_that_hang_or_change_an_input_cost_no_more_than_themselves(run):
     assert f"fails            {RUNNER} 3: {NO_END}" in shown
     assert f"fails            {RUNNER} 2: {CHANGED}" in shown
     assert f"FAIL {M8}: max_regret = 40%: tuned, 1 of 1 takes {RUNNER} 4, +" in shown
-    assert set(results.read(Path("out/tune-report.json"), "--base").cases[0].best) == {f"{RUNNER} 0", f"{RUNNER} 1"}
+    made = fields.read(Report, read_json(Path("out/tune-report.json")), "it")
+    assert set(made.cases[0].best) == {f"{RUNNER} 0", f"{RUNNER} 1"}
 
 
 def test_a_tune_that_fails_is_named_and_fails(tmp_path, monkeypatch):
