@@ -26,13 +26,13 @@ from pytest_flashinfer_perf.api import (
     provenance,
     setup,
     stash,
+    time_limit,
 )
 from pytest_flashinfer_perf.engine import autotune
 from pytest_flashinfer_perf.engine.repeated import RepeatedCase
 from pytest_flashinfer_perf.extensions.tuner import contest, search, tactics
 from pytest_flashinfer_perf.extensions.tuner.contest import NO_GPU, OTHER_INPUTS, SpoiledError
 from pytest_flashinfer_perf.extensions.tuner.search import TuneJob
-from pytest_flashinfer_perf.session import time_limit
 from pytest_flashinfer_perf.spec.case import Case
 
 PLUGIN = __name__

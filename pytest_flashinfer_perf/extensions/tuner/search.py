@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_flashinfer_perf.api import Device, Settings, fields, file_io
+from pytest_flashinfer_perf.api import Device, Settings, fields, file_io, time_limit
 from pytest_flashinfer_perf.engine.autotune import Choice
 from pytest_flashinfer_perf.engine.repeated import RepeatedCase
 from pytest_flashinfer_perf.extensions.tuner import tactics
@@ -21,7 +21,6 @@ from pytest_flashinfer_perf.extensions.tuner.contest import Contest
 from pytest_flashinfer_perf.extensions.tuner.race import Lane, Race
 from pytest_flashinfer_perf.extensions.tuner.results import DEFAULT, CaseResult, QuestionResult, TacticResult
 from pytest_flashinfer_perf.extensions.tuner.tactics import Chosen, Tactic, TunerQuestion
-from pytest_flashinfer_perf.session import time_limit
 from pytest_flashinfer_perf.spec.case import Case
 
 MOST_OF_ONE = 8  # of the best answers to one question that are combined with those to another
