@@ -58,7 +58,7 @@ FLOORS := sed -n 's/^  "\(pytest[a-z-]*\|hypothesis\)>=\([0-9.]*\)",$$/\1==\2/p'
 BEYOND_CORE := pytest_flashinfer_perf/extensions tests/plugin/extensions tests/comm tests/api \
   tests/attention/test_vllm_decode.py
 CORE := $(RESULTS)/core
-CORE_TESTS ?= $(addprefix tests/plugin/,cli launch package plugin rows session settings spec)
+CORE_TESTS ?= $(addprefix tests/plugin/,cli package plugin rows session settings spec)
 ON_CORE := $(LIMITED) $(abspath $(BIN))/python -m pytest
 
 # The extra `docs` alone, without the project, which would want torch.

@@ -211,8 +211,9 @@ def pytest_runtest_makereport(
     if measured and call.excinfo is not None and not item.config.getoption("fulltrace"):
         from pytest_flashinfer_perf.engine import tracebacks
 
-        lines = call.excinfo.traceback.filter(lambda line: not tracebacks.is_between(str(line.path)))
-        call.excinfo.traceback = lines or call.excinfo.traceback
+        lines = tracebacks.without_ours(call.excinfo.value, call.excinfo.tb)
+        if lines is not None:
+            call.excinfo.traceback = type(call.excinfo.traceback)(lines)
     report = yield
     if measured and report.when == "call":
         results.add(item, report)

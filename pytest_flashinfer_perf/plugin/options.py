@@ -109,7 +109,10 @@ def add_own(parser: pytest.Parser) -> None:
 
 def by_question(manager: pytest.PytestPluginManager) -> dict[str, list[Option]]:
     """The options of this plugin and of its extensions that somebody may give, by the question that they answer."""
-    of_extensions = loading.options(manager)
+    of_extensions = {
+        question: [one for one in declared if one.keywords["help"] != SUPPRESS]
+        for question, declared in loading.options(manager).items()
+    }
     return {
         question: [*QUESTIONS.get(question, ()), *of_extensions.get(question, ())]
         for question in (*QUESTIONS, *(one for one in of_extensions if one not in QUESTIONS))

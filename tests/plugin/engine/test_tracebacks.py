@@ -26,3 +26,28 @@ def test_lines_between_an_author_and_what_is_called_are_ours(monkeypatch, file, 
     sys.modules[f"{PACKAGE.name}.shown"].__tracebackhide__ = False
     monkeypatch.setitem(sys.modules, f"{PACKAGE.name}.hidden", ModuleType("hidden"))
     assert tracebacks.is_between(str(file)) == is_ours
+
+
+def test_an_error_and_its_causes_lose_those_lines():
+    def call(code):
+        exec(compile("def ours(): theirs()", code, "exec"), given := {"theirs": fails})
+        given["ours"]()
+
+    def fails():
+        raise ValueError("theirs")
+
+    def wraps():
+        try:
+            call(str(PACKAGE / "engine" / "timing.py"))
+        except ValueError as error:
+            raise KeyError("ours") from error
+
+    with pytest.raises(KeyError) as seen:
+        wraps()
+    kept = tracebacks.without_ours(seen.value, seen.tb)
+    names = {
+        name: [line.tb_frame.f_code.co_name for line in tracebacks._each(of)]
+        for name, of in [("error", kept), ("cause", seen.value.__cause__.__traceback__)]
+    }
+    assert names["error"][-1] == "wraps"
+    assert names["cause"] == ["wraps", "call", "fails"]
