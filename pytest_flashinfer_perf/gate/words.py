@@ -78,7 +78,7 @@ def remarks(judged: Judged) -> Iterator[str]:
     noisy = [row for row in judged.case.after if row.status == "noisy"]
     yield from dict.fromkeys(f"noisy: {noise(row.provenance.instrument, row.execution.contention)}" for row in noisy)
     if judged.case.left_out:
-        yield f"{counted(judged.case.left_out, 'measurement')} left out: this machine was busy"
+        yield f"{counted(judged.case.left_out, 'measurement')} left out: others used this machine"
     if judged.admitted:
         yield "allowed"
 

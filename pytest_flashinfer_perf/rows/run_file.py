@@ -204,7 +204,7 @@ def parse(document: Mapping[str, Any], source: str) -> Run:
         return Run(
             source=source,
             when=_when(document.get("datetime")),
-            rows=tuple(row.read(record, f"benchmark {nth}") for nth, record in enumerate(document["benchmarks"])),
+            rows=tuple(row.read(entry, f"benchmark {nth}") for nth, entry in enumerate(document["benchmarks"])),
             machine=_machine(document),
             commit=Commit.of(fields.object_in(document, "commit_info")),
             block=_block(document),

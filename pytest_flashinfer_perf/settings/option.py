@@ -85,7 +85,7 @@ OPTION, QUESTION, BOUND = "option", "question", "bound"  # in the metadata of a 
 
 # The questions that options answer, which are their groups in `pytest --help`.
 CASES, TIMING, CHECKING = "which cases run", "how cases are timed", "whether answers are right"
-LONG_RUNS, FILES = "long runs, many GPUs and many hosts", "files that are read and written"
+LONG_RUNS, FILES = "long runs, many GPUs and many machines", "files that are read and written"
 
 
 def setting(question: str, name: str, **declared: Any) -> Any:

@@ -62,7 +62,7 @@ def _completed(kernel: StepKernel, plan: StepPlan, routines: Mapping[str, AnyRou
 
 
 def within(plan: StepPlan, gpus: int) -> StepPlan:
-    """The plan on a host with so many GPUs: a kernel between more of them is a gap."""
+    """The plan on a machine with so many GPUs: a kernel between more of them is a gap."""
     return _covered(replace(plan, kernels=tuple(_within(kernel, gpus) for kernel in plan.kernels)))
 
 
@@ -70,7 +70,7 @@ def _within(kernel: StepKernel, gpus: int) -> StepKernel:
     needs = min((one.get("num_gpus", 1) for one in kernel.problems), default=1)
     if needs <= gpus:
         return kernel
-    return replace(kernel, problems=(), cases=(), gap=f"needs {needs} GPUs of one host, {gpus} can be seen")
+    return replace(kernel, problems=(), cases=(), gap=f"needs {needs} GPUs of one machine, {gpus} can be seen")
 
 
 def _params(one: Problem, routine: AnyRoutine | None) -> Params:

@@ -88,7 +88,7 @@ def _obstacle(item: pytest.Item, number: int) -> str | None:
     device, settings, case = item.config.stash[stash.DEVICE], item.config.stash[SETTINGS], stash.case_of(item)
     if device.is_gpu and (visible := len(gpus.of_session())) < number:
         names = os.environ.get(gpus.ALL_GPUS, os.environ.get(gpus.VISIBLE, "all"))
-        return f"needs {number} GPUs of one host, {visible} can be seen ({gpus.VISIBLE}={names})"
+        return f"needs {number} GPUs of one machine, {visible} can be seen ({gpus.VISIBLE}={names})"
     if case is None:
         return None
     quarantine = quarantined(case, settings.quarantine, all_routines())

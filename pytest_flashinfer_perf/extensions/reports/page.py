@@ -192,7 +192,7 @@ def _measured(row: Row, names: dict[str, int]) -> dict[str, Any]:
         "upstream": row.setup.repro_upstream,
         "samples": [short(1e6 * sample) for sample in row.stats.data],
         "cycles": [short(cycles) for cycles in row.clocks.cycles_per_call or ()],
-        "ghz": [round(ghz, 3) for ghz in row.clocks.sm_ghz_per_call or ()],  # clocks go in steps of 15 MHz
+        "ghz": [round(ghz, 3) for ghz in row.clocks.sm_ghz_per_call or ()],  # clocks go in multiples of 15 MHz
         "kernels": [names.setdefault(kernel, len(names)) for kernel in row.trace.kernels or ()],
     }
 

@@ -66,7 +66,7 @@ def _of_main_process(config: pytest.Config) -> RunBrief:
     if past is None:
         notes.append(f"--perf-resume: no journal at {path}, everything is run")
         return RunBrief(uuid4().hex)
-    config.pluginmanager.register(Restorer(past, notes), "flashinfer-perf-restorer")
+    config.pluginmanager.register(EarlierRows(past, notes), "flashinfer-perf-earlier-rows")
     return RunBrief(past.run, past.repeats, past.places)
 
 
@@ -178,7 +178,7 @@ class SkipFinished:
         return report
 
 
-class Restorer:
+class EarlierRows:
     """Gives the report of a finished test the row that was measured earlier, in the process that gathers rows."""
 
     def __init__(self, past: Past, notes: list[str]) -> None:

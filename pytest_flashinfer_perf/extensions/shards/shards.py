@@ -1,4 +1,4 @@
-"""`--perf-shard i/n`: split tests over hosts, in turns, equally on each."""
+"""`--perf-shard i/n`: split tests over machines, in turns, equally on each."""
 
 from __future__ import annotations
 

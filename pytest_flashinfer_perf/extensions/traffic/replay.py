@@ -1,6 +1,6 @@
 """A recording as cases with their weights: what is measured, in which order, and what is not, with its share.
 
-The weights are a `StepPlan` (`rows/step.py`), as those of a model's step: sum, verdict and report are made of both.
+The weights are a `StepPlan` (`models/step.py`), as those of a model's step: sum, verdict and report are made of both.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 from pytest_flashinfer_perf.api import FlashinferPerfError, fields, file_io, formatting, printing, processes
 from pytest_flashinfer_perf.extensions.compare import sides
 from pytest_flashinfer_perf.extensions.tuner.loop import PLUGIN, SPOILED
-from pytest_flashinfer_perf.extensions.tuner.results import TUNE, CaseResult, LeftOut
+from pytest_flashinfer_perf.extensions.tuner.results import TUNE, CaseRace, LeftOut
 from pytest_flashinfer_perf.extensions.tuner.search import TuneJob
 
 MOST_PROCESSES = 50
@@ -35,12 +35,12 @@ class Runs:
     picks: dict[str, dict[str, Any]] = field(default_factory=dict)
     versions: dict[str, str | None] = field(default_factory=dict)
 
-    def cases(self) -> tuple[list[CaseResult], list[LeftOut]]:
+    def cases(self) -> tuple[list[CaseRace], list[LeftOut]]:
         """Tune as often as asked, then race: the cases with what was found, and those that were left out."""
         untuned = [left for nth in range(1, self.tunes + 1) for left in self._tuned(f"{TUNE}{nth}", f"tune-{nth}")]
         where = str(self.folder / "race.jsonl")
         events = self._ran(replace(self.job, output=where, picks=self.picks), "race")
-        cases = [fields.read(CaseResult, event["found"], where) for event in events if "found" in event]
+        cases = [fields.read(CaseRace, event["found"], where) for event in events if "found" in event]
         return cases, [*untuned, *(fields.read(LeftOut, event, where) for event in events if "outcome" in event)]
 
     def _tuned(self, way: str, name: str) -> list[LeftOut]:

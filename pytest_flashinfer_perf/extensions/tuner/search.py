@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.engine.repeated import RepeatedCase
 from pytest_flashinfer_perf.extensions.tuner import tactics
 from pytest_flashinfer_perf.extensions.tuner.contest import Contest
 from pytest_flashinfer_perf.extensions.tuner.race import Lane, Race
-from pytest_flashinfer_perf.extensions.tuner.results import DEFAULT, CaseResult, QuestionResult, TacticResult
+from pytest_flashinfer_perf.extensions.tuner.results import DEFAULT, CaseRace, QuestionResult, TacticResult
 from pytest_flashinfer_perf.extensions.tuner.tactics import Chosen, Tactic, TunerQuestion
 from pytest_flashinfer_perf.session import time_limit
 from pytest_flashinfer_perf.spec.case import Case
@@ -52,7 +52,7 @@ class TuneJob:
         file_io.append_whole(Path(self.output), f"{file_io.as_json({'event': event, **more})}\n")
 
 
-def race_case(test: str, case: Case, settings: Settings, device: Device, job: TuneJob) -> CaseResult | None:
+def race_case(test: str, case: Case, settings: Settings, device: Device, job: TuneJob) -> CaseRace | None:
     """Race every tactic that could be chosen; None where there is nothing to choose."""
     name = case.identity.case
     call = RepeatedCase(case, settings.measuring, settings.checking, device)

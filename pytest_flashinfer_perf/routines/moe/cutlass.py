@@ -26,7 +26,7 @@ API = "fused_moe.cutlass_fused_moe"
 VARIANTS = ("base", "fp8", "nvfp4", "deepseek_fp8_block_scale", "w4a8")
 ON_HOPPER = VARIANTS[3:]  # alone, with bfloat16
 STEPS = {"nvfp4": 32, "w4a8": 128}  # of sizes that can be stored so
-SIZES = "needs a hidden_size, and an intermediate_size on each GPU, in steps of"
+SIZES = "needs a hidden_size, and an intermediate_size on each GPU, in multiples of"
 
 
 @dataclass(frozen=True)

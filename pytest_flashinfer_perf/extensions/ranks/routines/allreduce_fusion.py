@@ -179,7 +179,7 @@ def _strategy(p: AllReduce, backend: str, _device: Device) -> Iterator[str]:
     if backend == "trtllm-twoshot" and p.num_tokens <= p.num_gpus:
         yield f"two-shot needs more tokens than the {p.num_gpus} ranks, not {p.num_tokens}"
     if p.hidden_size % 8:
-        yield f"{backend} reads 16 bytes at a time: the hidden size must be in steps of 8, not {p.hidden_size}"
+        yield f"{backend} reads 16 bytes at a time: the hidden size must be in multiples of 8, not {p.hidden_size}"
 
 
 @allreduce_fusion.backend(

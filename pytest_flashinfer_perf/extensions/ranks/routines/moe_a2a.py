@@ -51,7 +51,10 @@ class Exchange(Between):
         if self.top_k > self.num_experts:
             yield "top_k", f"{self.top_k} is more than the {self.num_experts} experts there are"
         if self.quant_dtype in ("fp8_block_scale", "nvfp4") and self.hidden_size % _narrow.GROUP:
-            yield "hidden_size", f"must be in steps of {_narrow.GROUP} for {self.quant_dtype}, got {self.hidden_size}"
+            yield (
+                "hidden_size",
+                f"must be in multiples of {_narrow.GROUP} for {self.quant_dtype}, got {self.hidden_size}",
+            )
 
 
 class AllToAllInputs(NamedTuple):

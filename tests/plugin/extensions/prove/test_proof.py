@@ -99,7 +99,7 @@ def test_what_a_busy_machine_measured_proves_nothing():
     busy = {"seconds": 1.0, "cores": 2, "waited": 0.7, "load": 6.0}
     proof = proved(sides(), sides(name="decode/b1-fa3", instrument="wall", contention=busy))
     assert (proof.failed.hits, proof.detected.tries, proof.exit_code) == (0, 16, 2)
-    assert "NOT MEASURED: decode/b1-fa3: AMBIGUOUS: this machine was busy: load 6 on 2 cores" in printed(proof)
+    assert "NOT MEASURED: decode/b1-fa3: AMBIGUOUS: others used this machine: load 6 on 2 cores" in printed(proof)
 
 
 def test_a_plain_benchmark_is_not_planted():
