@@ -76,7 +76,7 @@ def manager() -> pytest.PytestPluginManager:
 
 
 def options(manager: pytest.PytestPluginManager) -> dict[str, list[Option]]:
-    """Those of all extensions, by the question that they answer."""
+    """The options of all extensions, by the question that they answer."""
     by_question: dict[str, list[Option]] = {}
     for of_one in reversed(manager.hook.pytest_perf_options()):
         for question, declared in of_one.items():

@@ -81,7 +81,7 @@ class Timing:
 
     @property
     def busy(self) -> tuple[float, ...]:
-        """Of each sample the seconds in which a kernel ran; empty where that is not known of all."""
+        """The seconds of each sample in which a kernel ran; empty where that is not known of all."""
         seconds = tuple(busy for placement in self.placements for busy in placement.busy)
         return seconds if len(seconds) == len(self.samples) else ()
 

@@ -123,7 +123,7 @@ def _sides(domain: Domain, kind: str, of_both: Sequence[RowFigure], before: int,
 
 
 def gap_replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None:
-    """How long calls take if only their gaps differ; None where gaps are not known, or there are none."""
+    """Times of calls if only their gaps differed; None where gaps are unknown, or there are none."""
     both = (*before, *after)
     longest = max(row.timed.gap or 0.0 for row in both)
     if not longest or not figures.are_split(both):
@@ -279,7 +279,7 @@ def fastest(rows: Sequence[Row]) -> list[Row]:
 
 
 def is_slower(row: Row, first: Row) -> bool:
-    """With 95 % confidence, judged as the gate judges two processes: in time or cycles, by the noise that it assumes.
+    """Whether one row is slower with 95 % confidence, judged as two processes are: by the noise that the gate assumes.
 
     Where the samples of the two scatter by more than that noise, their scatter counts.
     """

@@ -80,7 +80,7 @@ def _log1p_exp(x: float) -> float:
 
 
 def _root(rising: Callable[[float], float], low: float) -> float:
-    """Where this rises through zero above `low`, or the logarithm of the largest float, by Ridders's method.
+    """Find the zero of a rising function above `low` by Ridders's method; at most the logarithm of the largest float.
 
     Each step halves the interval at least.
     """

@@ -27,7 +27,7 @@ Reader = Callable[[Any, str], Any]  # of a value, and where it stands
 
 
 def share(value: Any, where: str) -> float:
-    """With its sign, so that 2 and 0.02 cannot be taken for each other."""
+    """Read a share with its % sign, so that 2 and 0.02 cannot be taken for each other."""
     percent = PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
     if percent is None or float(percent[1]) == 0:
         raise ProjectFileError(f'{where}: must be a percentage above zero, as in "2%", got {value!r}')
@@ -74,7 +74,7 @@ class Globs:
     entries: tuple[tuple[str, Mapping[str, Any]], ...] = ()
 
     def limits(self, names: Sequence[str]) -> dict[str, Any]:
-        """Those that are set for what has these names."""
+        """The limits that are set for what has these names."""
         return {name: value for glob, entry in self.entries if _fits(glob, names) for name, value in entry.items()}
 
     def of_kind(self, kind: type[T], name: str) -> T:

@@ -195,7 +195,7 @@ class Judgement:
 
     @property
     def decided(self) -> int:
-        """How many cases could be judged; what is NEW was not to be."""
+        """The number of cases that could be judged; NEW ones are left out of account."""
         return sum(judged.verdict.is_decided for judged in self.cases)
 
     @property

@@ -116,7 +116,7 @@ def _implementations(rows: Sequence[Row]) -> tuple[str, ...] | None:
 
 
 def _lacking(rows: Sequence[Row], names: Sequence[str]) -> Iterator[str]:
-    """Which packages of these implementations the side of these rows lacks."""
+    """The packages of these implementations that the side of these rows lacks."""
     needed = [implementations.PACKAGE[name] for name in names if name in implementations.PACKAGE]
     unmet = {package: why for row in rows for package, why in (row.library.unmet or {}).items()}
     for package, why in unmet.items():
@@ -167,7 +167,7 @@ NOTHING = "no case could be judged, which is no pass"
 
 
 def headline(judgement: Judgement) -> str:
-    """How many of the cases could be judged, where some could not, the verdicts, and what they mean together."""
+    """The last line: how many cases could be judged, the verdicts, and what they mean together."""
     counts = judgement.counts
     verdicts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
     decided, expected = judgement.decided, len(judgement.cases) - counts[Verdict.NEW]

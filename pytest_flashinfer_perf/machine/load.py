@@ -95,7 +95,7 @@ def read() -> Reading:
 
 
 def _waited() -> dict[str, float]:
-    """Of each thread by its number; a thread may end meanwhile."""
+    """The seconds that each thread waited, by its number; a thread may end meanwhile."""
     texts = {task: _text(TASKS / task / "schedstat") for task in _tasks()}
     return {task: int(text.split()[1]) * 1e-9 for task, text in texts.items() if text}
 
@@ -163,7 +163,7 @@ def during(watches: Sequence[LoadWatch]) -> Contention | None:
 
 
 def _longest_wait(spans: Sequence[tuple[Reading, Reading]], seconds: float) -> float | None:
-    """Of the thread that waited longest: a call is done when all of its threads are."""
+    """The wait of the thread that waited longest: a call is done when all of its threads are."""
     if not all(after.waited for _, after in spans):
         return None
     waits: dict[str, float] = {}

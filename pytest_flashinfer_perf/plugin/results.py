@@ -302,7 +302,7 @@ class ResultFiles:
 
     @pytest.hookimpl(specname="pytest_sessionfinish", wrapper=True, tryfirst=True)
     def pytest_sessionfinish_before_all_others(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Also silences pytest-benchmark's warning that it saves nothing, where this class writes or nothing ran."""
+        """Silence pytest-benchmark's warning that it saves nothing, where this class writes or nothing ran."""
         benchmarks: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
         if benchmarks is not None:
             benchmarks.save_json = self._write

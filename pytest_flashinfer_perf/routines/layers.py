@@ -25,7 +25,7 @@ _OF_EXPERTS = (*(Spread(ep=ep) for ep in (1, 8, 32)), *(Spread(tp=tp) for tp in 
 
 
 def _heads(model: PublishedModel, over: Spread) -> dict[str, Any]:
-    """When it is prefilled, a latent layer's keys and values are expanded, a head for each query head."""
+    """The heads of a layer: a latent layer that is prefilled has a KV head for each query head."""
     here = model.heads.part(over.tp)
     if isinstance(here, GroupedHeads):
         kv_heads, query, value = here.kv_heads, here.head_dim, here.head_dim

@@ -53,7 +53,7 @@ class Option:
 
     @property
     def fresh_default(self) -> Any:
-        """One of its own for each session: values of options that are repeated are added to it."""
+        """A default of its own for each session: repeated options add their values to it."""
         return list(self.default) if isinstance(self.default, list) else self.default
 
     @property

@@ -48,7 +48,7 @@ class ProjectFile:
     sections: Mapping[str, Any] = field(default_factory=dict)
 
     def where(self, section: str, glob: str) -> str:
-        """Where an entry stands, for a message."""
+        """The place of an entry, for a message."""
         return f"{self.path}: [{section}] {glob!r}"
 
     def verify(self, beside: Iterable[str]) -> None:

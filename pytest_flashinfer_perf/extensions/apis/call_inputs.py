@@ -189,7 +189,7 @@ def _output_dtype(api: Api, call: Mapping[str, Any]) -> dict[str, torch.dtype]:
 
 
 def _uniform(call: Mapping[str, Any]) -> dict[str, Any]:
-    """With probabilities as in upstream's script, on which a sampler's time depends: uniform numbers over their sum.
+    """Draw probabilities as upstream's script does, since they decide a sampler's time: uniform numbers over their sum.
 
     `init`, which makes a softmax of normal numbers, has seeded torch's generator.
     """

@@ -60,7 +60,7 @@ def undecided(arguments: Mapping[str, Any], values: Tensor) -> Tensor:
 
 
 def _argument(arguments: Mapping[str, Any], name: str) -> Any:
-    """Under one of two names: a number for all rows, or one for each."""
+    """The argument under any of its names: a number for all rows, or one for each."""
     names = (name, f"{name}_arr", f"maybe_{name}_arr")
     return next((arguments[one] for one in names if arguments.get(one) is not None), None)
 

@@ -49,7 +49,7 @@ class PairSchedule:
         return confirm(judgement, self._again(judgement))
 
     def wanted(self, judgement: verdict.Judgement) -> frozenset[str] | None:
-        """Whose next pair is worth its time; None for all."""
+        """The cases whose next pair is worth its time; None for all."""
         done = len(judgement.base)
         if done < self.fewest:
             return None
@@ -80,7 +80,7 @@ class PairSchedule:
 
 
 def _certain(judged: verdict.Judged, cases: int) -> bool:
-    """So sure that no other case, and no further pair, is likely to change it."""
+    """Whether the verdict is so sure that no other case, and no further pair, is likely to change it."""
     [primary, *_] = judged.effects
     if judged.verdict in (verdict.Verdict.SLOWER, verdict.Verdict.FASTER):
         q = effects.Q_SLOWER if judged.verdict is verdict.Verdict.SLOWER else effects.Q_FASTER

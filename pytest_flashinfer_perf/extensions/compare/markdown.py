@@ -93,7 +93,7 @@ def summarized(text: str) -> Iterator[str]:
 
 
 def cut(text: str, most: int) -> str:
-    """As many of its lines as have so many bytes: GitHub takes all of a text or nothing."""
+    """Keep as many lines as fit into so many bytes: GitHub takes all of a text or nothing."""
     said = text.encode(errors="backslashreplace")
     if len(said) <= most:
         return text

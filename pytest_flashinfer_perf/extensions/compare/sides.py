@@ -51,7 +51,7 @@ def measured(
     only: Sequence[str] | None = None,
     title: str = "",
 ) -> processes.Done:
-    """As `ran`; raises RunError for a process that did not measure. With a title, say what it took."""
+    """Run a process and read its rows; raises RunError if it did not measure. With a title, say what it took."""
     start, done = time.monotonic(), processes.ran(where, arguments, stem, only)
     measures = done.code == processes.PASSED and done.run.rows
     if not (measures or done.failed):

@@ -83,7 +83,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[None, Any, list[pytest.Collector]]:
-    """Around other plugins, since pytest would import the program."""
+    """Collect a program before other plugins do, since pytest would import it."""
     others: list[pytest.Collector] = yield
     is_named = file_path.suffix == ".py" and parent.session.isinitpath(file_path)
     if not (is_named and parent.config.getoption(RECORD.dest)):

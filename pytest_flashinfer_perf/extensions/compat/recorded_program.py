@@ -61,7 +61,7 @@ class Instructions:
 
 @functools.cache
 def instructions() -> Instructions | None:
-    """In a program that is recorded: how."""
+    """How to measure calls, in a program that is recorded; else None."""
     folder = os.environ.get(FOLDER)
     return pickle.loads((Path(folder) / HOW).read_bytes()) if folder else None  # noqa: S301 - its parent wrote it
 
@@ -71,7 +71,7 @@ _alone = threading.RLock()  # a call that is timed may make one
 
 @contextmanager
 def one_call() -> Iterator[None]:
-    """Around a call in such a program: one at a time, and one that fails is written down, too."""
+    """Let a recorded program make one call at a time, and write down a call that fails, too."""
     orders = instructions()
     if orders is None:
         yield
@@ -97,7 +97,7 @@ def _add(call: ProgramCall) -> None:
 
 
 def _line() -> int:
-    """Of the program's frame that is nearest to the call."""
+    """The line of the program that is nearest to the call."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001 - no other way to a line without the text of all
     program = getattr(sys.modules["__main__"], "__file__", None)
     while frame is not None and frame.f_code.co_filename != program:

@@ -154,7 +154,7 @@ class ChildProcess:
 
 
 def main(descriptor: int) -> None:
-    """In the child: fork workers until the connection is closed."""
+    """Run the child: fork workers until the connection is closed."""
     connection = Connection(descriptor)
     sys.path[:] = connection.recv()
     with garbage.importing():

@@ -271,7 +271,7 @@ def refuse(config: pytest.Config, brief: WorkerBrief) -> None:
 
 @contextmanager
 def _usage_errors_sent(config: Any) -> Iterator[None]:
-    """To the controller, which raises them: xdist would only report a lost worker."""
+    """Send usage errors to the controller, which raises them: xdist would only report a lost worker."""
     try:
         yield
     except pytest.UsageError as error:

@@ -74,7 +74,7 @@ def _within(kernel: StepKernel, gpus: int) -> StepKernel:
 
 
 def _params(one: Problem, routine: AnyRoutine | None) -> Params:
-    """Which APIs there are, and what their sizes are called, depends on the FlashInfer that is installed."""
+    """Make a routine's Params of a problem, if the installed FlashInfer has such an API with these sizes."""
     if routine is None:
         raise ParamError("the installed FlashInfer has no such API with a trace template")
     values = {name: value for name, value in one.items() if name != "routine"}
@@ -97,7 +97,7 @@ def listed(plan: StepPlan) -> Iterator[str]:
 
 
 def _covered(plan: StepPlan) -> StepPlan:
-    """With a line about the weights that have a case, and one for each reason why a part of the model has none."""
+    """Add a line on the weights that have a case, and one for each reason why a part of the model has none."""
     lines = [f"{plan.name}: {kernels.covered(plan.kernels):.1%} of the weights have a case"]
     for reason in dict.fromkeys(one.gap for one in plan.gaps):
         names = dict.fromkeys(one.name for one in plan.gaps if one.gap == reason)

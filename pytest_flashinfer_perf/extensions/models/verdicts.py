@@ -42,7 +42,7 @@ Timed = Sequence[tuple[str, TimedCase]]  # with the names of kernels
 def sums(
     cases: Sequence[verdict.Judged], head: Sequence[Run], limits: Mapping[str, thresholds.Globs]
 ) -> tuple[Sequence[verdict.RunSum], Sequence[str]]:
-    """Of each model and each recording that this run has; and the globs that fit none of them."""
+    """The sums of each model and recording that this run has, and sentences on globs that fit none of them."""
     plans = {plan.name: plan for run in head if (plan := plan_of(run))}.values()
     timed = _timed_cases(cases)
     idle = limits["models"].without_match([plan.name for plan in plans if plan.traffic is None])
@@ -71,7 +71,7 @@ def _seconds(rows: Sequence[Row]) -> float | None:
 
 
 def _unsure(one: verdict.Judged) -> float | None:
-    """How far its time may be off, its gaps included, as a share; None of a case that is not compared."""
+    """The share by which a case's time may be off, gaps included; None for a case that is not compared."""
     of_time = (effects.Domain.TIME, effects.Domain.BUSY, effects.Domain.GAPS)
     parts = [effect for effect in one.effects if effect.replicates.domain in of_time]
     return math.fsum(part.bound(1) - part.change for part in parts) if parts else None
@@ -92,7 +92,7 @@ def _whole(kernels: Timed) -> float:
 
 
 def _change(kernels: Timed) -> tuple[float | None, float, list[str]]:
-    """Of the kernels that both sides have; kernels of one process may all be off in the same direction."""
+    """The change of the kernels that both sides have, whose errors may all go in one direction."""
     compared = [(t.before, t.after, t.unsure) for _, t in kernels if t.before and t.after and t.unsure is not None]
     apart = [name for name, t in kernels if t.after and (not t.before or t.unsure is None)]
     if not compared:

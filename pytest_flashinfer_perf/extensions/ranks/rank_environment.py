@@ -50,7 +50,7 @@ def _of_its_case(item: pytest.Item) -> int | None:
 
 
 def _of_its_routine(item: pytest.Item) -> Callable[[Any], int] | None:
-    """How its routine, if it is one between GPUs, says the number; torch is imported by then, and not here."""
+    """The function by which a routine between GPUs gives the number of ranks; this module imports no torch."""
     case = getattr(getattr(item, "callspec", None), "params", {}).get("case", item.stash.get(stash.CASE, None))
     return getattr(getattr(case, "routine", None), "ranks", None)
 

@@ -99,7 +99,7 @@ def _obstacle(item: pytest.Item, number: int) -> str | None:
 
 
 def _options(config: pytest.Config, rank: int) -> Iterator[str]:
-    """Which cases a rank has and how it times and checks them: as this session, on a GPU of its own."""
+    """Options that give a rank this session's cases and settings, and a GPU of its own."""
     for one in options.of_all(config):
         value = getattr(config.option, one.dest)
         if one.child is Child.SAME and value != one.default:
@@ -129,7 +129,7 @@ def _judged(item: pytest.Function, ends: Sequence[End]) -> reports.CaseReport:
 
 
 def _is_wrong(carried: reports.CaseReport) -> bool:
-    """Where a wrong answer is allowed, the row is that of a rank which gave one."""
+    """Whether a rank gave a wrong answer: its row is the one to keep where wrong answers are allowed."""
     return carried.checked == "wrong" or (carried.row is not None and carried.row.is_wrong)
 
 

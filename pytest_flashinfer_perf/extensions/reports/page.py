@@ -271,7 +271,7 @@ def _template() -> jinja2.Template:
 
 
 def digest(script: str) -> str:
-    """By which a page's own policy names the scripts that alone may run."""
+    """The digest by which a page's own policy names the only scripts that may run."""
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
 
 

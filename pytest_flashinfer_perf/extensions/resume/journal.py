@@ -30,7 +30,7 @@ class JournalError(FlashinferPerfError):
 
 
 def path_of(config: pytest.Config) -> Path | None:
-    """Beside the JSON; a run that keeps nothing has none."""
+    """The path of the journal, beside the JSON; None for a run that keeps nothing."""
     beside = setup.json_of(config)
     return beside and beside.with_name(f"{beside.name}.journal")
 
@@ -102,7 +102,7 @@ class Past:
 
     @property
     def repeats(self) -> dict[str, str]:
-        """The commands that were run: a test of that name may be another by now."""
+        """The command that measured each finished test: a test of that name may be another by now."""
         return {test: report.repeat or "" for test, report in self.finished.items()}
 
 

@@ -104,10 +104,10 @@ def _place(config: pytest.Config, settings: Settings, device: Device) -> dict[st
     others = {"seed": settings.seed, "case_tag": settings.case_tag}
     how = {**measuring, **checking, **others}
     settings_by_option = {f"--perf-{name.replace('_', '-')}": value for name, value in how.items()}
-    return {**facts, "device": device.name, "commit": f"{commit.get('id')}{_changes(commit)}", **settings_by_option}
+    return {**facts, "device": device.name, "commit": f"{commit.get('id')}{_digest(commit)}", **settings_by_option}
 
 
-def _changes(commit: Mapping[str, Any]) -> str:
+def _digest(commit: Mapping[str, Any]) -> str:
     """A digest of what is not committed: rows of other code are of another run."""
     if not commit.get("dirty") or shutil.which("git") is None:
         return ""

@@ -216,7 +216,7 @@ class TopkIndexerEvaluator(DefaultEvaluator):
         return values
 
     def exchangeable(self, task: Task) -> list[int]:
-        """Not the cache, whose bytes are keys and scales."""
+        """The inputs whose numbers may be exchanged: not the cache, whose bytes are keys and scales."""
         return [at for at in randoms(task) if list(task.definition.inputs)[at] != "k_index_cache_fp8"]
 
     def judged(self, task: Task, inputs: Inputs, got: Answer, want: Answer) -> Correctness:

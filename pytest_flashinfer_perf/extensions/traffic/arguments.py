@@ -38,7 +38,7 @@ MOST_VALUES = {"lengths": 4096, "values": 4096, "counts": 65_536}  # of a tensor
 
 
 def how(name: str) -> str | None:
-    """How a tensor of this name is summed up, None for one that is not read."""
+    """The way in which a tensor of this name is summed up; None for one that is not read."""
     return next((kind for kind, names in SUMMARIES.items() if names.fullmatch(name)), None)
 
 

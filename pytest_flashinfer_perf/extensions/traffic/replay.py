@@ -116,7 +116,7 @@ def _cases(problem: PosedProblem, backends: Sequence[str]) -> list[Case]:
 
 
 def _kernel(cluster: Cluster, cases: Sequence[Case]) -> StepKernel:
-    """With one backend, rows of another one do not count."""
+    """The kernel that stands for a cluster; with one backend, rows of other backends do not count."""
     problem, api = cluster.leader.problem, cluster.leader.api
     if not cases:
         return _gap(api, cluster.calls, f"{problem.routine} has none of the backends that are asked for")

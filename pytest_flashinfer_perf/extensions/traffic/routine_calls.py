@@ -126,7 +126,7 @@ def _mla(x: CallArguments) -> PosedProblem:
 
 
 def _cached(x: CallArguments) -> dict[str, Any]:
-    """Of a cache [pages, 2, KV heads, page, dim], or of two without the 2; HND unless it is said."""
+    """The sizes of a cache [pages, 2, KV heads, page, dim], or of two without the 2; HND unless the call says NHD."""
     cache, (_, heads, width) = x.shape("kv_cache"), x.shape("query")
     kv_heads, page = cache[-3:-1] if x.value("kv_layout", "HND") == "HND" else cache[-3:-1][::-1]
     return {"num_qo_heads": heads, "num_kv_heads": kv_heads, "head_dim_qk": width, "page_size": page}

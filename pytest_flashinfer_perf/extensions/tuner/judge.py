@@ -49,7 +49,7 @@ def grouped(case: CaseRace) -> list[tuple[str, str]]:
 
 
 def outside(case: CaseRace) -> int:
-    """How many fresh tunes took a tactic that is not among the best."""
+    """The number of fresh tunes that took a tactic which is not among the best."""
     return sum(name not in case.best for name in case.tunes)
 
 

@@ -84,7 +84,7 @@ class Race:
         return list(dict.fromkeys(fit))
 
     def _back_again(self) -> list[str]:
-        """Those that left as slower than one that is out of the race itself now."""
+        """The tactics that left as slower than one that is out of the race itself now."""
         left = {name: lane for name, lane in self.lanes.items() if lane.state == "slower"}
         for lane in left.values():
             lane.state, lane.why = "", ""

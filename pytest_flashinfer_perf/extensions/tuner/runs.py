@@ -103,7 +103,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def _blamed(crashes: Mapping[str, Mapping[str, str]], last: Mapping[str, Any], why: str) -> dict[str, dict[str, str]]:
-    """With the tactic whose turn it was when the process ended."""
+    """Add the tactic whose turn it was when the process ended."""
     blamed = {case: dict(reasons) for case, reasons in crashes.items()}
     if last["event"] == "tactic":
         blamed.setdefault(last["case"], {})[last["tactic"]] = why

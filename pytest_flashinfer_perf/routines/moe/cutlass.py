@@ -207,7 +207,7 @@ def _said_of(stored: Stored) -> dict[str, Any]:
 
 
 def _as_passed(stored: Stored) -> Stored:
-    """As kernels take it. NVFP4: blocks' scales in tiles of 128 x 4, four to an int32; weights 16 to an int64."""
+    """Pack weights. NVFP4: scales of blocks in tiles of 128 x 4, four to an int32, weights 16 to an int64."""
     if isinstance(stored, Int4):
         from flashinfer import fused_moe as own
 

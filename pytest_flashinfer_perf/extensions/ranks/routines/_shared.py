@@ -54,7 +54,7 @@ class RoutineOfRanks(Routine[B, Y]):
 
 
 def rank() -> int:
-    """Which rank this process is; the first, where a call is only prepared."""
+    """The rank of this process; 0 where a call is only prepared."""
     here = joined.here()
     return 0 if here is None else here.rank
 
@@ -98,7 +98,7 @@ def of_sums(p: Between) -> check.Tolerance:
 
 
 def on_gpus(_p: Between, backend: str, device: Device) -> Iterator[str]:
-    """For backends that no API of FlashInfer's says this of."""
+    """Require GPUs, for backends of which no API of FlashInfer says it."""
     reason = capability.gpu(backend)(device)
     if reason:
         yield reason

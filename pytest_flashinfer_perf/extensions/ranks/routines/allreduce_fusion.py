@@ -155,7 +155,7 @@ def _unfused(p: AllReduce, backend: str, device: Device) -> Iterator[str]:
 
 @allreduce_fusion.backend("nccl", limits=_unfused)
 def _nccl(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[AllReduceInputs]:
-    """In place on a copy, as torch.distributed has it; a norm is FlashInfer's fused_add_rmsnorm after it."""
+    """torch.distributed's all-reduce, in place on a copy; FlashInfer's fused_add_rmsnorm follows it."""
     _shared.group(p)
 
     def launch(x: AllReduceInputs) -> None:
@@ -285,7 +285,7 @@ def _smoke() -> Iterator[Shape[AllReduce]]:
 
 @allreduce_fusion.tier("default")
 def _default() -> Iterator[Shape[AllReduce]]:
-    """From a decode step's message to a prefill's."""
+    """Shapes from a decode step's message to a prefill's."""
     for pattern in (SUM, NORM):
         yield from (Shape(AllReduce(num_tokens=t, hidden_size=8192, pattern=pattern)) for t in (16, 128, 1024, 4096))
     yield from (Shape(AllReduce(num_tokens=128, hidden_size=8192, pattern=one)) for one in (STATIC, DYNAMIC))

@@ -159,7 +159,7 @@ class _Parts:
         return cls(here.T.nonzero()[:, 1], here.sum(0).tolist(), x.goes[..., rank].sum(1).tolist())
 
     def sent_there(self, tokens: Tensor) -> Tensor:
-        """As bytes: torch cannot index every type of 8 bits on a GPU."""
+        """Send rows to their experts, as bytes: torch cannot index every type of 8 bits on a GPU."""
         return _exchanged(tokens.view(torch.uint8)[self.rows], self.sent, self.came).view(tokens.dtype)
 
     def sent_back(self, answers: Tensor, out: Tensor) -> None:
