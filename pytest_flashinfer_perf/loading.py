@@ -67,7 +67,7 @@ def is_done(manager: pytest.PytestPluginManager) -> bool:
 
 @functools.cache
 def manager() -> pytest.PytestPluginManager:
-    """All extensions, for a command, which has no session of pytest."""
+    """A plugin manager with all extensions, for a command, which has no session of pytest."""
     own = pytest.PytestPluginManager()
     own.add_hookspecs(hookspecs)
     own.hook.pytest_addhooks.call_historic(kwargs={"pluginmanager": own})  # for hooks that an extension has
@@ -89,7 +89,7 @@ def markers(manager: pytest.PytestPluginManager) -> list[str]:
 
 
 def joined(answers: Sequence[Iterable[T]]) -> Iterator[T]:
-    """What all extensions answer to a hook, in their order; that of pytest is the last one's first."""
+    """Join the answers of all extensions to a hook, in their order; pytest has the last one's first."""
     return (one for of_one in reversed(answers) for one in of_one)
 
 

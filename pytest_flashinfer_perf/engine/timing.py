@@ -44,7 +44,7 @@ OTHER_CALLS = instruments.OWN_CALLS + clocks.ALL_CALLS + TRACED_CALLS  # of a pl
 
 @dataclass(frozen=True)
 class Observations:
-    """What is known of a call beside its times; observers have `traced`, and in the end `parts` of the row, by name."""
+    """Facts about a call beside its times; observers have `traced`, and in the end `parts` of the row, by name."""
 
     trace: Trace | None = None
     clocks: Clocks | None = None

@@ -113,7 +113,7 @@ class Examination:
 
     @contextmanager
     def _other_inputs(self) -> Iterator[tuple[str, Expected | None]]:
-        """Make the first change that changes the reference's answer; in-place calls change inputs themselves."""
+        """Change the inputs so that the reference's answer changes; a call in place does so itself."""
         changes = (InputChange("", nullcontext),) if self.in_place else self.expected.changes[:MOST_CHANGES]
         for change in changes:
             with change.apply():

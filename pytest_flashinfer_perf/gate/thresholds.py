@@ -120,7 +120,7 @@ def _limits_by(kind: type[T], limits: Mapping[str, Any]) -> T:
 
 
 def readers(kind: type) -> dict[str, Reader]:
-    """What reads each limit that a dataclass declares, by its name."""
+    """The reader of each limit that a dataclass declares, by name."""
     hints = get_type_hints(kind, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
 
@@ -134,7 +134,7 @@ def read(project: ProjectFile, declared: Iterable[type] = ()) -> Thresholds:
 
 
 def entries(project: ProjectFile, section: str, declared: Iterable[type]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each glob of a section with its limits, read as they are declared."""
+    """The globs of a section with their limits, read as they are declared."""
     by_name = {name: reader for kind in declared for name, reader in readers(kind).items()}
     for glob, entry in project.section(section, by_name).items():
         where = project.where(section, glob)

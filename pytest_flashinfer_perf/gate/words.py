@@ -188,7 +188,7 @@ def _named(runs: Sequence[Run]) -> str:
 
 
 def problems(judgement: Judgement) -> Iterator[str]:
-    """What prevents the whole comparison."""
+    """The problems that prevent the whole comparison."""
     yield from judgement.failures
     yield from judgement.refusals
     if judgement.nothing:

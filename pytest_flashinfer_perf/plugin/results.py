@@ -79,11 +79,11 @@ class Board:
         return Block(roofs=roofs, unmeasured=tuple(self.unmeasured), parts=self.block_parts())
 
     def parts(self, name: str) -> list[Any]:
-        """What the extension of this name has put on the reports of tests."""
+        """The parts that the extension of this name has put on the reports of tests."""
         return [parts[name] for parts in self._all("parts") if name in parts]
 
     def _all(self, name: str) -> list[Any]:
-        """What the reports of all tests carried under this name."""
+        """The values that the reports of all tests carried under this name."""
         values = (getattr(one, name) for of_test in self._carried.values() for one in of_test)
         return [value for value in values if value]
 

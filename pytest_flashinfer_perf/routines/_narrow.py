@@ -42,7 +42,7 @@ def _kept(values: tuple[float, ...], device: torch.device) -> Tensor:
 
 
 def packed(codes: Tensor) -> Tensor:
-    """Two to a byte along the last dimension, the first in the low half."""
+    """Pack two numbers into a byte along the last dimension, the first in the low half."""
     pairs: Tensor = codes.unflatten(-1, (-1, 2))
     return pairs[..., 0] | (pairs[..., 1] << 4)
 

@@ -48,7 +48,7 @@ class Identity:
         return self.gpu_uuid or self.device or ""
 
     def on(self, device: Device) -> Identity:
-        """The same names, with those of the device that runs the case."""
+        """Add the names of the device that runs the case."""
         return dataclasses.replace(self, device=str(device.torch), device_name=device.name, gpu_uuid=device.uuid)
 
 
@@ -251,7 +251,7 @@ class Stats:
 
     @classmethod
     def of(cls, samples: Iterable[float]) -> Stats:
-        """What pytest-benchmark will write of these samples."""
+        """The statistics that pytest-benchmark will write of these samples."""
         from pytest_benchmark import stats
 
         statistics: Any = stats.Stats()
@@ -310,7 +310,7 @@ class Row:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """What must be equal in rows that are compared, by those of its parts that have `conditions`."""
+        """The facts that must be equal in rows that are compared, from the parts that have `conditions`."""
         return tuple(str(one.conditions) for one in self.parts.values() if hasattr(one, "conditions"))
 
     def part(self, name: str, kind: Callable[..., T]) -> T | None:

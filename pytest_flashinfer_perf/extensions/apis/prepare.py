@@ -45,7 +45,7 @@ def prepared(api: Api, inputs: CallInputs) -> Prepared:
 
 
 def cost(api: Api, inputs: CallInputs, answer: Mapping[str, Tensor] = {}, flops: int = 0) -> Cost:
-    """What is changed in place counts by the rows that the call changes, also as read, unless products may read all."""
+    """The cost. What is changed in place counts by the rows that change, also as read, unless products may read all."""
     shares, held = dict(_changed(api, inputs)), dict(flat(written(api, inputs)))
     read = list(_read(api, inputs))
     reads = {} if flops else shares
@@ -76,7 +76,7 @@ def _changed(api: Api, inputs: CallInputs) -> Iterator[tuple[Tensor, float]]:
 
 
 def _read(api: Api, inputs: CallInputs) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    """Each argument once, with the names of its axes, but for those that are only written."""
+    """The arguments that are read, each once, with the names of its axes."""
     dims = {one.argument: one.dims for one in api.inputs}
     filled = inputs.shared.unfilled & set(inputs.shared.first.changed)
     outputs = {one.argument for one in api.outputs} - set(dims) | filled

@@ -35,7 +35,7 @@ def drawn(api: Api, inputs: CallInputs) -> dict[str, Tensor]:
 
 
 def probabilities(api: Api, arguments: Mapping[str, Any]) -> Tensor:
-    """What is sampled from, row by row, once all filters are applied in the API's own order: k, p, then min p."""
+    """The distribution of each row once all filters are applied in the API's own order: k, p, then min p."""
     name = _distribution_argument(api) or ""
     values = arguments[name].double()
     kept = values.softmax(-1) if name == "logits" else values / values.sum(-1, keepdim=True)

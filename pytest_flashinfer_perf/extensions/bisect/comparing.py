@@ -85,7 +85,7 @@ class Times:
 
 
 def _others(judged: verdict.Judged) -> Iterable[str]:
-    """Other differences between the sides: kernels, clock, the chosen backend, libraries."""
+    """The other differences between the sides: kernels, clock, the chosen backend, libraries."""
     yield from words.remarks(judged)
     before, after = _backends(judged.case.before), _backends(judged.case.after)
     if before != after:

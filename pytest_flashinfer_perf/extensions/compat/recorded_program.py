@@ -109,7 +109,7 @@ def _line() -> int:
 
 
 def ran(path: Path, how: Instructions, folder: Path, seconds: float) -> list[ProgramCall]:
-    """What its calls measured. Its output is in the folder; `seconds` limit the time from one call to the next."""
+    """Run the program for what its calls measure; its output is in `folder`. A call may take so many `seconds`."""
     (folder / HOW).write_bytes(pickle.dumps(how))
     (folder / CALLS).touch()
     with (folder / OUTPUT).open("wb") as output:

@@ -98,7 +98,7 @@ def _routines(routines: Mapping[str, Mapping[str, str | None]]) -> Iterator[str]
 
 
 def _why_not(routines: Mapping[str, Mapping[str, str | None]]) -> Iterator[str]:
-    """Each reason once, with all routines and backends that it holds for."""
+    """The reasons why cases cannot run, each once, with all routines and backends that it holds for."""
     reasons = [(name, b, reason) for name, backends in routines.items() for b, reason in backends.items() if reason]
     for reason, alike in formatting.grouped(reasons, lambda one: SUBJECT.sub("", one[2])):
         yield from formatting.wrapped(f"no: {reason}", 4)

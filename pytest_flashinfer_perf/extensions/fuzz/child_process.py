@@ -89,7 +89,7 @@ class ChildProcess:
         return answer.value if isinstance(answer, Answer) else answer
 
     def output(self) -> str:
-        """What was printed since the last request."""
+        """The text that was printed since the last request."""
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
 

@@ -62,11 +62,11 @@ class Search:
         return Case(self.routine, Shape(params), self.backend_name, seed)
 
 
-class FoundError(FlashinferPerfError):
+class FindingError(FlashinferPerfError):
     """Raised by the property; hypothesis takes each subclass for a separate failure and shrinks it separately."""
 
 
-ERRORS = {kind: type(f"{kind.title()}Error", (FoundError,), {}) for kind in FINDINGS}
+ERRORS = {kind: type(f"{kind.title()}Error", (FindingError,), {}) for kind in FINDINGS}
 
 
 class NothingLaunchedError(FlashinferPerfError):

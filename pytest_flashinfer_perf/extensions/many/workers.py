@@ -200,7 +200,7 @@ def _last_words(path: Path, test: str) -> tuple[int, BegunCase | None, str]:
 
 
 class Worker:
-    """Is told what the controller knows, and tells it what it could not by a report."""
+    """A worker: it reads the controller's brief, and sends it what no report carries."""
 
     def __init__(self, config: pytest.Config) -> None:
         worker_config: Any = config

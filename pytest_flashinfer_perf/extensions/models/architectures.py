@@ -217,7 +217,7 @@ def _mixtral(config: Fields, _index: int) -> Parts:
 
 
 def _minimax(config: Fields, _index: int) -> Parts:
-    """Its norms are of all queries, and of all keys."""
+    """MiniMax, whose norms are of all queries and of all keys."""
     heads = _heads(config)
     normed = (heads.heads + heads.kv_heads) * heads.head_dim * config.switch("use_qk_norm")
     routing = Routing("deepseek_v3", scaling=1.0, biased=config.switch("use_routing_bias"))
@@ -254,7 +254,7 @@ def _glm4_moe(config: Fields, index: int) -> Parts:
 
 
 def _nemotron(config: Fields, index: int) -> Parts:
-    """Each layer is a mixer or a feed-forward layer, by the letter that the pattern has for it."""
+    """Nemotron, whose layers are mixers or feed-forward layers, by the letters of a pattern."""
     letter = config.word("hybrid_override_pattern")[index : index + 1]
     if letter not in ("M", "*", "-", "E"):
         raise config.fault("hybrid_override_pattern", f"has {letter!r} for layer {index}: M, *, - and E are known")

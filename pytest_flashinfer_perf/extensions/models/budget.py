@@ -85,7 +85,7 @@ def of_run(plan: StepPlan, run: Run) -> Budget:
 
 
 def of_runs(runs: Sequence[Run]) -> list[Budget]:
-    """Each step once, as the newest run has it."""
+    """The budget of each step, from the newest run that has it."""
     newest = {plan.title: (plan, run) for run in sorted(runs, key=lambda run: run.when) if (plan := plan_of(run))}
     return [_if_any(plan, run) for plan, run in newest.values()]
 
@@ -220,7 +220,7 @@ def below(budget: Budget) -> Iterator[str]:
 
 
 def _lacking(budget: Budget) -> str:
-    """What the sum does not have: of a step the kernels, of traffic the share of the calls."""
+    """What the sum lacks: kernels of a step, or a share of the calls of traffic."""
     left = [entry.kernel for entry in budget.entries if entry.row is None]
     if budget.plan.traffic is None:
         return f"{', '.join(dict.fromkeys(kernel.name for kernel in left))}{_share(left, budget)}"

@@ -320,7 +320,7 @@ def norm(name: str, rows: int, width: int, kind: str = NORM) -> StepKernel:
 
 
 def rope(heads: int, kv_heads: int, size: int, step: Step) -> StepKernel:
-    """All columns of a head are rotated, also where a model rotates a part."""
+    """The rotation of queries and keys: of all columns of a head, also where a model rotates a part."""
     sizes = {
         "nnz": step.tokens,
         "num_q_heads_x_head_size": heads * size,

@@ -31,7 +31,7 @@ def of(text: str, step: Step) -> StepPlan:
 
 
 def shapes(plan: StepPlan, routine: AnyRoutine) -> list[Shape[Params]]:
-    """Each problem of this routine once, whichever kernels have it."""
+    """The shapes of this routine in the plan, each once, whichever kernels have it."""
     problems: dict[Params, None] = {}
     for kernel in plan.kernels:
         for one in kernel.problems:

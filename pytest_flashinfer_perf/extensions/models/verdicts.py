@@ -78,7 +78,7 @@ def _unsure(one: verdict.Judged) -> float | None:
 
 
 def _timed(kernel: StepKernel, cases: Cases) -> TimedCase:
-    """All calls of one kernel, by the fastest backend of each side."""
+    """The time of all calls of one kernel, by the fastest backend of each side."""
     timed_cases = [one for wanted in kernel.problems for one in cases.get(key_of(wanted), ())]
     before = min((one for one in timed_cases if one.before), key=lambda one: one.before or 0.0, default=TimedCase())
     after = min((one for one in timed_cases if one.after), key=lambda one: one.after or 0.0, default=TimedCase())

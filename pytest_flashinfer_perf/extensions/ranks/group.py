@@ -164,7 +164,7 @@ def _have_begun(members: Sequence[_Member], folder: Path) -> bool:
 
 
 def _written(rank: int, folder: Path) -> dict[str, Any] | None:
-    """What the rank wrote of its test: pytest's report, and when it was known."""
+    """The file that the rank wrote: pytest's report of its test, and when it ended."""
     try:
         written: dict[str, Any] = json.loads((folder / f"{rank}.json").read_text())
     except (FileNotFoundError, json.JSONDecodeError):

@@ -58,7 +58,7 @@ class RankTimes:
 
     @property
     def conditions(self) -> str:
-        """What must be equal in rows that are compared."""
+        """The facts that must be equal in rows that are compared."""
         return f"{self.ranks} ranks over {self.backend} ({self.transport})"
 
 

@@ -52,7 +52,7 @@ class Journal:
             raise
 
     def _begin(self, run: str, place: Mapping[str, Any]) -> None:
-        """Another run's lines go; those of this one stay, and the last of them is ended where it was torn."""
+        """Remove another run's lines; keep those of this one, and end the last where it was cut off."""
         size = os.fstat(self._file).st_size
         first = os.pread(self._file, 1 << 16, 0).partition(b"\n")[0]
         if f'"run": "{run}"'.encode() not in first:

@@ -94,7 +94,7 @@ def begin(config: pytest.Config) -> None:
 
 
 def _place(config: pytest.Config, settings: Settings, device: Device) -> dict[str, Any]:
-    """All that makes rows comparable: where they are measured, with what, and how."""
+    """All that decides whether rows are comparable: where, with what, and how they are measured."""
     commit = config.hook.pytest_benchmark_generate_commit_info(config=config)
     facts = {**provenance.versions(), "python": platform.python_version(), "host": platform.node()}
     checking = asdict(settings.checking)

@@ -122,7 +122,7 @@ class Calls:
         return least
 
     def captured_seconds(self, enough: float) -> float | None:
-        """The same by a CUDA graph of as many calls as before; None if none can be made."""
+        """The seconds of a call in a CUDA graph of as many calls as before; None if no graph can be captured."""
         if not self.solution.captured():
             return None
         least = math.inf

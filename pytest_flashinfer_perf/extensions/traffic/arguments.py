@@ -124,7 +124,7 @@ def _is_left_out(name: str, value: Any, default: Any) -> bool:
 
 
 def _value(torch: Any, value: Any, *, flat: bool = False, depth: int = 0) -> Any:
-    """What has no form in a recording is an object of its type."""
+    """The value in a recording; the name of its type for what has no form there."""
     if isinstance(value, torch.Tensor):
         return _tensor(value, flat=flat)
     if isinstance(value, enum.Enum):

@@ -74,7 +74,7 @@ class CallArguments:
         raise NoCaseError(f"the type of {names[0]} was not recorded")
 
     def numbers(self, *names: str) -> list[int]:
-        """What the first of these held, by its sample: lengths, values or counts."""
+        """The lengths, values or counts that the first of these held, by its sample."""
         for name in names:
             sampled = self.sample.get(name, {})
             numbers = next((sampled[kind] for kind in ("lengths", "values", "counts") if sampled.get(kind)), None)
@@ -133,7 +133,7 @@ class PosedProblem:
 
     @functools.cached_property
     def fixed(self) -> tuple[Any, ...]:
-        """What calls that are measured together have in common."""
+        """The facts that calls must share to be measured together."""
         free = COUNTS | LISTS.keys() | {"expert_counts"}
         shared = sorted((name, value) for name, value in self.params.items() if name not in free)
         return (self.routine, self.backend, *shared)

@@ -71,7 +71,7 @@ def _widths(p: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def _refuse_variants(x: CallArguments) -> None:
-    """What no routine of attention knows, and what changes its time."""
+    """Raise NoCaseError for variants of attention that no routine has and that change its time."""
     variants = [sentence for name, sentence in VARIANTS.items() if x.all.get(name)]
     variants += ["a window"] if (x.value("window_left", -1) or 0) >= 0 and "window_left" in x.all else []
     variants += ["positions that it encodes"] if x.value("pos_encoding_mode", "NONE") != "NONE" else []

@@ -31,7 +31,7 @@ ENOUGH_PAGES = 1024
 
 
 def problem(x: CallArguments) -> PosedProblem:
-    """What measures the call; raises NoCaseError."""
+    """The problem by which a call is measured; raises NoCaseError."""
     try:
         return _problem(x, short(x.api))
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:  # a recording may be anybody's

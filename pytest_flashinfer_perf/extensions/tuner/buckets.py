@@ -30,7 +30,7 @@ def specs(tuning_config: Any, inputs: Sequence[Any]) -> list[Spec]:
 
 
 def of(specs: Sequence[Spec], shapes: Sequence[Any]) -> list[int]:
-    """What sizes of these shapes are tuned as."""
+    """The bucket that a size of these shapes is tuned as."""
     return [spec.bucket(spec.size(shapes)) for spec in specs]
 
 

@@ -47,7 +47,7 @@ class TuneJob:
     done: tuple[str, ...] = ()
 
     def say(self, event: str, **more: Any) -> None:
-        """Another part begins, which has the whole time of a case."""
+        """Report an event to the parent; the next part has the whole time limit of a case."""
         time_limit.restart()
         file_io.append_whole(Path(self.output), f"{file_io.as_json({'event': event, **more})}\n")
 

@@ -76,7 +76,7 @@ class Contestants:
         return effect is not None and effect.bound(-1, self._risk / looks) > 0
 
     def regret(self, name: str) -> Regret | None:
-        """Its regret; None where it ran in no rounds with the best."""
+        """The regret of a tactic; None where it ran in no rounds with the best."""
         effects = [self.effect(other, name) for other in self.best if other != name]
         comparable = [effect for effect in effects if effect is not None]
         if name == self.fastest and not effects:

@@ -116,7 +116,7 @@ def default(questions: Sequence[TunerQuestion]) -> Tactic:
 
 
 def _listed(runners: Sequence[Any], inputs: Sequence[Any]) -> tuple[tuple[Choice, ...], tuple[str, ...]]:
-    """What each runner lists for inputs of just this size; a runner that raises is named, not lost."""
+    """The tactics that runners list for inputs of this size; for a runner that raises, a sentence."""
     choices: dict[Choice, None] = {}
     broken = []
     for runner in runners:

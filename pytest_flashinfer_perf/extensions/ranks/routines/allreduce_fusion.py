@@ -90,7 +90,7 @@ def reference(_p: AllReduce, x: AllReduceInputs, _rows: Tensor | None = None) ->
 
 
 def _followed(total: Tensor, x: AllReduceInputs) -> tuple[Tensor, ...]:
-    """What the pattern makes of the sum, in fp32 and not yet quantised."""
+    """Apply the pattern to the sum, in fp32 and not yet quantised."""
     if x.residual is None or x.gamma is None:
         return (total,)
     residual = total + x.residual.float()
@@ -107,7 +107,7 @@ def tolerances(p: AllReduce, _backend: str) -> tuple[check.Tolerance, ...]:
 
 
 def cost(p: AllReduce, x: AllReduceInputs) -> Cost:
-    """Its bytes are the message's, of which the row makes nccl-tests' bandwidths."""
+    """The cost: the bytes are the message's, from which the row computes nccl-tests' bandwidths."""
     return Cost((p.num_gpus - 1) * p.elements, p.elements * x.input.itemsize, "float32")
 
 

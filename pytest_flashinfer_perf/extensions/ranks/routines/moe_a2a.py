@@ -100,7 +100,7 @@ def _sent(p: Exchange, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def _numbers_of(sent: Tensor, scales: Tensor | None) -> Tensor:
-    """What travelled, in fp32."""
+    """Dequantise the rows that travelled to fp32."""
     values = _narrow.from_e2m1(_narrow.unpacked(sent)) if sent.dtype == torch.uint8 else sent.float()
     if scales is None:
         return values
@@ -221,7 +221,7 @@ def _trtllm(p: Exchange, x: AllToAllInputs, options: LaunchOptions) -> Built[All
 
 @functools.cache
 def _exchange(p: Exchange, ranks: Ranks) -> Any:
-    """Its memory is shared by file handles, without multicast, and cleared by each rank before another writes to it."""
+    """An exchange whose memory is shared by file handles, without multicast, and cleared by each rank before another writes to it."""
     from flashinfer import comm
     from flashinfer.comm.mnnvl import MnnvlConfig, TorchDistBackend
 
