@@ -115,11 +115,11 @@ def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool, who
     return [in_cycles, in_time] if all(map(figures.paced_by_sms, both)) else [in_time, in_cycles]
 
 
-def _sides(domain: Domain, kind: str, of_both: Sequence[RowFigure], before: int, **said: Any) -> Replicates:
+def _sides(domain: Domain, kind: str, of_both: Sequence[RowFigure], before: int, **facts: Any) -> Replicates:
     """Split the figures of both sides: the first `before` of them are the baseline's."""
     values = tuple(one.value for one in of_both)
     placed = tuple(one.placements for one in of_both)
-    return Replicates(domain, kind, values[:before], values[before:], placements=placed, **said)
+    return Replicates(domain, kind, values[:before], values[before:], placements=placed, **facts)
 
 
 def gap_replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None:

@@ -169,8 +169,8 @@ def _witnessed(judged: Judged, *, paired: bool) -> Judged:
     judged = replace(judged, effects=(*judged.effects, witness))
     if not contradicts(witness, claim):
         return judged
-    said, shown = words.percent(claim.change), words.percent(witness.change)
-    sentence = f"CUPTI says {said}, stamps around other calls say {shown}"
+    in_cupti, in_stamps = words.percent(claim.change), words.percent(witness.change)
+    sentence = f"CUPTI says {in_cupti}, stamps around other calls say {in_stamps}"
     return replace(judged, verdict=Verdict.AMBIGUOUS, reason=Reason.INSTRUMENTS_DISAGREE, sentence=sentence)
 
 
@@ -179,8 +179,8 @@ def contradicts(witness: Effect, claim: Effect) -> bool:
     error = math.hypot(witness.error, claim.error)
     beyond_noise = student.t_quantile(effects.RISK, min(witness.noise.df, claim.noise.df)) * error
     sign = math.copysign(1.0, claim.change)
-    missing, shown = sign * (claim.change - witness.change), sign * witness.change
-    return missing > beyond_noise and 2 * shown < abs(claim.change)
+    missing, by_stamps = sign * (claim.change - witness.change), sign * witness.change
+    return missing > beyond_noise and 2 * by_stamps < abs(claim.change)
 
 
 # One figure of an extension's quantity, where nothing else is searched for.

@@ -1,7 +1,7 @@
 """The comparison as data, written as JSON: every verdict with the numbers that led to it.
 
-Equal inputs give equal files. A `Told` is what other forms of the comparison are made of, and what is read again from
-a file that others wrote.
+Equal inputs give equal files. Other forms of the comparison are made of a `VerdictsDocument`, which is also
+read again from a file that others wrote.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")  # of a reason
 
 
 @dataclass(frozen=True)
-class ToldRun:
+class RunEntry:
     source: str
     when: str
     commit: str | None
 
 
 @dataclass(frozen=True)
-class ToldSum:
+class SumEntry:
     """A sum over cases. The names of its fields are those of the sums that came first."""
 
     model: str
@@ -40,14 +40,14 @@ class ToldSum:
 
 
 @dataclass(frozen=True)
-class ToldNoise:
+class NoiseEntry:
     sd: float
     df: float
     source: str
 
 
 @dataclass(frozen=True)
-class ToldEffect:
+class EffectEntry:
     """Changes, errors and bounds are logarithms of ratios."""
 
     change: float
@@ -59,11 +59,11 @@ class ToldEffect:
     significant: int
     before: tuple[float, ...]
     after: tuple[float, ...]
-    noise: ToldNoise
+    noise: NoiseEntry
 
 
 @dataclass(frozen=True)
-class ToldCase:
+class CaseEntry:
     case: str
     verdict: verdict.Verdict
     reason: str
@@ -80,7 +80,7 @@ class ToldCase:
     admitted: bool
     before_s: tuple[float | None, ...]
     after_s: tuple[float | None, ...]
-    effects: Mapping[str, ToldEffect]
+    effects: Mapping[str, EffectEntry]
 
     def __post_init__(self) -> None:
         if CODE.fullmatch(self.reason) is None:
@@ -88,7 +88,7 @@ class ToldCase:
 
 
 @dataclass(frozen=True)
-class Told:
+class VerdictsDocument:
     """All that is said of a comparison."""
 
     flashinfer_perf_gate: int
@@ -99,23 +99,23 @@ class Told:
     notes: tuple[str, ...]
     paired: bool
     allowed: tuple[str, ...]
-    base: tuple[ToldRun, ...]
-    head: tuple[ToldRun, ...]
-    steps: tuple[ToldSum, ...]
-    cases: tuple[ToldCase, ...]
+    base: tuple[RunEntry, ...]
+    head: tuple[RunEntry, ...]
+    steps: tuple[SumEntry, ...]
+    cases: tuple[CaseEntry, ...]
 
 
 def text(judgement: verdict.Judgement) -> str:
     return json.dumps(fields.written(of(judgement)), indent=1) + "\n"
 
 
-def read(values: Any) -> Told:
+def read(values: Any) -> VerdictsDocument:
     """The comparison of a file; raises FieldError for what is none."""
-    return fields.read(Told, values, "the verdicts")
+    return fields.read(VerdictsDocument, values, "the verdicts")
 
 
-def of(judgement: verdict.Judgement) -> Told:
-    return Told(
+def of(judgement: verdict.Judgement) -> VerdictsDocument:
+    return VerdictsDocument(
         flashinfer_perf_gate=SCHEMA,
         exit_code=judgement.exit_code,
         headline=words.headline(judgement),
@@ -131,16 +131,16 @@ def of(judgement: verdict.Judgement) -> Told:
     )
 
 
-def _runs(runs: Sequence[Run]) -> tuple[ToldRun, ...]:
-    return tuple(ToldRun(run.source, run.when.isoformat(), run.commit.id) for run in runs)
+def _runs(runs: Sequence[Run]) -> tuple[RunEntry, ...]:
+    return tuple(RunEntry(run.source, run.when.isoformat(), run.commit.id) for run in runs)
 
 
-def _sum(one: verdict.RunSum) -> ToldSum:
-    return ToldSum(one.name, one.line, one.subject, one.leads, one.sentence, one.worse, one.unknown)
+def _sum(one: verdict.RunSum) -> SumEntry:
+    return SumEntry(one.name, one.line, one.subject, one.leads, one.sentence, one.worse, one.unknown)
 
 
-def _case(judged: verdict.Judged) -> ToldCase:
-    return ToldCase(
+def _case(judged: verdict.Judged) -> CaseEntry:
+    return CaseEntry(
         case=judged.name,
         verdict=judged.verdict,
         reason=str(judged.reason),
@@ -166,8 +166,8 @@ def _medians(rows: Sequence[Row]) -> tuple[float | None, ...]:
     return tuple(row.median if math.isfinite(row.median) else None for row in rows)
 
 
-def _effect(effect: effects.Effect) -> ToldEffect:
-    return ToldEffect(
+def _effect(effect: effects.Effect) -> EffectEntry:
+    return EffectEntry(
         change=effect.change,
         error=effect.error,
         lower=effect.bound(-1),
@@ -177,5 +177,5 @@ def _effect(effect: effects.Effect) -> ToldEffect:
         significant=effect.significant,
         before=effect.replicates.before,
         after=effect.replicates.after,
-        noise=ToldNoise(effect.noise.sd, effect.noise.df, effect.noise.source),
+        noise=NoiseEntry(effect.noise.sd, effect.noise.df, effect.noise.source),
     )

@@ -56,8 +56,8 @@ def measured(
     measures = done.code == processes.PASSED and done.run.rows
     if not (measures or done.failed):
         ended = "measured nothing" if done.code == processes.PASSED else f"exited with code {done.code}"
-        said = processes.end(done.log, LINES_OF_LOG)
-        raise RunError(f"{shlex.join(done.words)} {ended}, full log: {done.log}\n{said}")
+        last_lines = processes.end(done.log, LINES_OF_LOG)
+        raise RunError(f"{shlex.join(done.words)} {ended}, full log: {done.log}\n{last_lines}")
     if title:
         printing.say(f"{title}: {formatting.counted(len(done.run.rows), 'case')} in {time.monotonic() - start:.1f} s")
     return done

@@ -127,8 +127,8 @@ def ran(path: Path, how: Instructions, folder: Path, seconds: float) -> list[Pro
             if process.poll() is None:
                 processes.end_group(process)
     if status:
-        told = formatting.last_lines((folder / OUTPUT).read_text(errors="replace"), LINES)
-        raise ProgramError(f"{path} ended with {processes.cause(status)}:\n{told}")
+        last_lines = formatting.last_lines((folder / OUTPUT).read_text(errors="replace"), LINES)
+        raise ProgramError(f"{path} ended with {processes.cause(status)}:\n{last_lines}")
     return _read(folder / CALLS, path)
 
 

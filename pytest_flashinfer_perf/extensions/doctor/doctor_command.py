@@ -50,8 +50,8 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
         yield from _titled("", facts["flashinfer"])
     yield from _requirements(facts)
     timed = {**facts["instruments"], "clock pass": facts["clock_pass"], **facts["beside"]}.items()
-    said = (f"{name}: {'yes' if why is None else f'no, {why}'}" for name, why in timed)
-    yield from _titled("measured", "; ".join(said))
+    answers = (f"{name}: {'yes' if why is None else f'no, {why}'}" for name, why in timed)
+    yield from _titled("measured", "; ".join(answers))
     yield ""
     yield from _routines(facts["routines"])
     yield ""

@@ -132,9 +132,9 @@ def _reason(kernel: StepKernel, run: Run) -> str:
     backends: dict[str, list[str]] = {}
     for identity, sentence in (*unusable, *left):
         backends.setdefault(sentence, []).append(str(identity.backend))
-    said = [f"{', '.join(dict.fromkeys(names))}: {sentence}" for sentence, names in backends.items()]
-    more = [f"and {len(said) - MOST_REASONS} other reasons"] if len(said) > MOST_REASONS else []
-    return "; ".join([*said[:MOST_REASONS], *more]) or f"{run.name} has no test of it"
+    reasons = [f"{', '.join(dict.fromkeys(names))}: {sentence}" for sentence, names in backends.items()]
+    more = [f"and {len(reasons) - MOST_REASONS} other reasons"] if len(reasons) > MOST_REASONS else []
+    return "; ".join([*reasons[:MOST_REASONS], *more]) or f"{run.name} has no test of it"
 
 
 def _sum(entries: Iterable[KernelTime]) -> Sum:

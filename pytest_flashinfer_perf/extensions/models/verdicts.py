@@ -132,7 +132,7 @@ def judged(plan: StepPlan, cases: Cases, limits: Mapping[str, thresholds.Globs])
     kernels = [(kernel.name, _timed(kernel, cases)) for kernel in plan.kernels if not kernel.gap]
     left_out = [kernel.name for kernel in plan.gaps] + [name for name, timed in kernels if timed.after is None]
     without = f", without {_listed(left_out)}" if left_out else ""
-    said = [f"{formatting.duration(_whole(kernels))}{without}"]
+    sentences = [f"{formatting.duration(_whole(kernels))}{without}"]
     change, unsure, apart = _change(kernels)
     if change is not None:
         beside = f", {_listed(apart)} left out" if apart else ""
@@ -151,7 +151,7 @@ def judged_traffic(plan: StepPlan, cases: Cases) -> verdict.RunSum:
     for name, timed in kernels:
         parts[name].append((name, timed))
     change, unsure, _ = _change(kernels)
-    said = [] if change is None else [f"{change:+.2%} +- {unsure:.2%} of GPU time", *_by_api(parts)]
+    sentences = [] if change is None else [f"{change:+.2%} +- {unsure:.2%} of GPU time", *_by_api(parts)]
     calls = sum(kernel.count for kernel, _ in timed_kernels)
     measured = sum(kernel.count for kernel, timed in timed_kernels if timed.after is not None)
     whole = _whole(kernels)

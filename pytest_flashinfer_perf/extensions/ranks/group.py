@@ -104,7 +104,7 @@ def _started(item: pytest.Item, number: int, rank: int, folder: str, options: It
     told = [f"--perf-only={folder}/{ONLY}", "-p", PLUGIN]
     with log.open("wb") as words:
         process = subprocess.Popen(  # noqa: S603 - pytest, in this interpreter
-            [*program, *_named(item), *told, *_as_here(item.config, folder), *options],
+            [*program, *_named(item), *own_options, *_as_here(item.config, folder), *options],
             cwd=item.config.invocation_params.dir,
             env=rank_environment.environment(number, rank, folder, no_multicast=no_multicast),
             stdin=subprocess.DEVNULL,

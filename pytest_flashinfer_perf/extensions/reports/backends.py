@@ -83,12 +83,12 @@ def _winners(table: BackendTable) -> str:
         return f"{', '.join(some)} and {last} tie {_where(places, table)}"
     [(first, _), *others] = table.wins.most_common()
     of_first = {shape for shape, place in places.items() if first in place}
-    said = [f"{first} is the fastest {_where(of_first, table)}"]
+    sentences = [f"{first} is the fastest {_where(of_first, table)}"]
     for other, _ in others:
         there = {shape for shape, place in places.items() if other in place}
-        said += [f"{other} {_where(there - of_first, table)}"] if there - of_first else []
-        said += [f"{other} ties with it {_where(there & of_first, table)}"] if there & of_first else []
-    return ", ".join(said)
+        sentences += [f"{other} {_where(there - of_first, table)}"] if there - of_first else []
+        sentences += [f"{other} ties with it {_where(there & of_first, table)}"] if there & of_first else []
+    return ", ".join(sentences)
 
 
 def _where(shapes: Collection[str], table: BackendTable) -> str:

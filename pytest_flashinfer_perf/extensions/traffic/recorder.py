@@ -98,7 +98,7 @@ class CallRecorder:
     def cleared(self) -> None:
         self.dropped = self.bytes = 0
         self.fault, self.began = "", time.time()
-        self.told = (0, "")  # what is written of these: calls that were dropped, and the fault
+        self.reported = (0, "")  # what is written of these: calls that were dropped, and the fault
 
     def forked(self) -> None:
         """Forget, in a forked process, what the parent has counted."""
@@ -313,9 +313,9 @@ class CallRecorder:
             changes = list(filter(None, (one.change(anew=anew) for one in self.tallies.values())))
             lines, written = [line for line, _ in changes], [done for _, done in changes]
             facts = (self.dropped, self.fault)
-            if lines or facts != self.told:
+            if lines or facts != self.reported:
                 lines.append({"process": self.process()})
-                written.append(functools.partial(setattr, self, "told", facts))
+                written.append(functools.partial(setattr, self, "reported", facts))
         return lines, written
 
     def look(self, at: Callable[[], None]) -> None:

@@ -23,9 +23,9 @@ def lines(report: Report) -> Iterator[str]:
 
 def of_case(case: CaseRace) -> Iterator[str]:
     states = Counter(one.state for one in case.tactics)
-    said = ", ".join(f"{number} {state}" for state, number in states.items())
+    counts = ", ".join(f"{number} {state}" for state, number in states.items())
     tactics, rounds = formatting.counted(len(case.tactics), "tactic"), formatting.counted(case.rounds, "round")
-    yield f"{case.case}: {tactics} ({said}), {rounds}"
+    yield f"{case.case}: {tactics} ({counts}), {rounds}"
     yield f"  {'best':<17}{best_set(case)}, {formatting.duration(best_s(case))}"
     for way, name in grouped(case):
         yield f"  {way:<17}{name}: {cost(case, name)}"

@@ -55,12 +55,12 @@ class Runs:
     def _ran(self, job: TuneJob, title: str) -> list[dict[str, Any]]:
         """Run the process to its end, and again without what it ended with, as long as it says what that is."""
         by_case: dict[str, dict[str, Any]] = {}
-        told = 0
+        reported = 0
         for nth in range(1, MOST_PROCESSES + 1):
             code, log = self._process(job, nth)
             events, why = _read(Path(job.output)), _ended(code, log)
             by_case |= {event["case"]: event for event in events if event["event"] == "case"}
-            new, told = events[told:], len(events)
+            new, reported = events[reported:], len(events)
             if not new or (last := new[-1])["event"] not in TO_BLAME:
                 break
             if last["event"] != "tactic":
@@ -76,9 +76,9 @@ class Runs:
     def _process(self, job: TuneJob, nth: int) -> tuple[int, Path]:
         log = Path(job.output).with_suffix(f".{nth}.log" if nth > 1 else ".log")
         with tempfile.TemporaryDirectory() as folder:
-            told = Path(folder, "job.json")
-            file_io.write_json(told, asdict(job))
-            words = (sys.executable, "-m", "pytest", "-p", PLUGIN, f"--tuner-job={told}")
+            job_file = Path(folder, "job.json")
+            file_io.write_json(job_file, asdict(job))
+            words = (sys.executable, "-m", "pytest", "-p", PLUGIN, f"--tuner-job={job_file}")
             return processes.started(processes.Environment("tuner", words), self.arguments, log), log
 
 

@@ -221,7 +221,7 @@ def _trtllm(p: Exchange, x: AllToAllInputs, options: LaunchOptions) -> Built[All
 
 @functools.cache
 def _exchange(p: Exchange, ranks: Ranks) -> Any:
-    """An exchange whose memory is shared by file handles, without multicast, and cleared by each rank before another writes to it."""
+    """An exchange; each rank clears its memory, which file handles share, before another writes to it."""
     from flashinfer import comm
     from flashinfer.comm.mnnvl import MnnvlConfig, TorchDistBackend
 
