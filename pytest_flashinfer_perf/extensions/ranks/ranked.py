@@ -65,7 +65,7 @@ def prepare(item: pytest.Item) -> None:
 
 
 def run(item: pytest.Function) -> None:
-    """Run it in its ranks, and fail, skip or record it as they say."""
+    """Run it in its ranks, and fail, skip or keep it as they say."""
     perf = item.funcargs["perf"]
     assert isinstance(perf, Perf)
     perf.measured_by_others(partial(_measured, item))
