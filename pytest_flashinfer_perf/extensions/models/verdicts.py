@@ -136,10 +136,10 @@ def judged(plan: StepPlan, cases: Cases, limits: Mapping[str, thresholds.Globs])
     change, unsure, apart = _change(kernels)
     if change is not None:
         beside = f", {_listed(apart)} left out" if apart else ""
-        said.append(f"{change:+.2%} +- {unsure:.2%} of GPU time{beside}")
+        sentences.append(f"{change:+.2%} +- {unsure:.2%} of GPU time{beside}")
     worse = tuple(_worse(own, kernels))
     unknown = () if worse else tuple(_unknown(own, kernels))
-    return verdict.RunSum(plan.name, f"step of {plan.name}", "; ".join(said), worse, unknown)
+    return verdict.RunSum(plan.name, f"step of {plan.name}", "; ".join(sentences), worse, unknown)
 
 
 def judged_traffic(plan: StepPlan, cases: Cases) -> verdict.RunSum:
@@ -156,8 +156,8 @@ def judged_traffic(plan: StepPlan, cases: Cases) -> verdict.RunSum:
     measured = sum(kernel.count for kernel, timed in timed_kernels if timed.after is not None)
     whole = _whole(kernels)
     took = f"{1e3 * whole / seconds:.4g} ms per second" if seconds else formatting.duration(whole)
-    said.append(f"{took} in {measured / calls:.1%} of the calls" if measured < calls else took)
-    return verdict.RunSum(plan.name, "your traffic", "; ".join(said), leads=True)
+    sentences.append(f"{took} in {measured / calls:.1%} of the calls" if measured < calls else took)
+    return verdict.RunSum(plan.name, "your traffic", "; ".join(sentences), leads=True)
 
 
 def _by_api(parts: Mapping[str, Timed]) -> Iterator[str]:

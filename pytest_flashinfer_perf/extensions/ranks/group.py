@@ -101,7 +101,7 @@ def _started(item: pytest.Item, number: int, rank: int, folder: str, options: It
     no_multicast = item.config.getoption("perf_no_multicast")
     log = Path(folder, f"{rank}.log")
     program = [sys.executable, "-c", PROGRAM.format(path=[one for one in sys.path if isinstance(one, str)])]
-    told = [f"--perf-only={folder}/{ONLY}", "-p", PLUGIN]
+    own_options = [f"--perf-only={folder}/{ONLY}", "-p", PLUGIN]
     with log.open("wb") as words:
         process = subprocess.Popen(  # noqa: S603 - pytest, in this interpreter
             [*program, *_named(item), *own_options, *_as_here(item.config, folder), *options],

@@ -86,7 +86,7 @@ def exit_code(cases: Sequence[CaseRace], left_out: Sequence[LeftOut], findings: 
     return INCOMPLETE if failed or not cases else FINE
 
 
-def best_s(case: CaseResult) -> float:
+def best_s(case: CaseRace) -> float:
     """The median of the fastest, in seconds; infinite where nothing could be timed."""
     best = case.tactic(case.best[0]) if case.best else None
     return statistics.median(best.seconds) if best else float("inf")

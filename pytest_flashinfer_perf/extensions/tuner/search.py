@@ -66,7 +66,7 @@ def race_case(test: str, case: Case, settings: Settings, device: Device, job: Tu
     held = Contest(call, lambda tactic: job.say("tactic", case=name, tactic=tactic), job.crashed.get(name, {}))
     race = _searched(held, questions, list(ways.values()), job.budget)
     _name_not_listed(race, questions, ways)
-    return CaseResult(
+    return CaseRace(
         case=name,
         test=test,
         family=case.routine.family,

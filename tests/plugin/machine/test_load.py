@@ -102,9 +102,9 @@ def test_a_process_on_the_same_core_is_seen():
         other.kill()
         os.sched_setaffinity(0, allowed)
     seen = load.during([watch])
-    assert seen.is_busy
-    assert seen.waited > load.TOO_BUSY
-    assert seen.taken > load.TOO_BUSY
+    assert seen.is_loaded
+    assert seen.waited > load.TOO_LOADED
+    assert seen.taken > load.TOO_LOADED
     assert seen.cores == 1, "of the one that it may use"
     assert "of the time of 1 core was not this process's" in seen.sentence
 
@@ -135,5 +135,5 @@ def test_a_system_without_counters_says_that_it_does_not_know(monkeypatch):
     with watch.watched():
         pass
     seen = load.during([watch])
-    assert (seen.unknown, seen.share, seen.is_busy) == (load.LOAD_UNKNOWN, 0.0, False)
+    assert (seen.unknown, seen.share, seen.is_loaded) == (load.LOAD_UNKNOWN, 0.0, False)
     assert Contention(seconds=1.0, cores=2, waited=0.0).unknown == ""
