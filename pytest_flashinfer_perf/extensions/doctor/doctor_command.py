@@ -128,11 +128,11 @@ Facts = dict[str, Any]
 def examine() -> Facts:
     """NVML before torch: once torch has touched a GPU, this process is on it too."""
     health = {uuid: gpus.health(uuid) for uuid in gpus.uuids()}
-    found = [devices.find(f"cuda:{i}") for i in range(torch.cuda.device_count())]
-    return {"no_gpu": _no_gpu(health), **facts_about(devices.find("auto"), found, health)}
+    local_gpus = [devices.find(f"cuda:{i}") for i in range(torch.cuda.device_count())]
+    return {"no_gpu": _no_gpu(health), **facts_about(devices.find("auto"), local_gpus, health)}
 
 
-def facts_about(device: Device, found: list[Device], health: Mapping[str, Facts]) -> Facts:
+def facts_about(device: Device, local_gpus: list[Device], health: Mapping[str, Facts]) -> Facts:
     """The facts that are shown, for the device that a run would measure."""
     # For each backend the reason why it cannot run here, or None; single shapes may have further limits.
     routines = {
@@ -145,7 +145,7 @@ def facts_about(device: Device, found: list[Device], health: Mapping[str, Facts]
     return {
         "device": str(device.torch),
         "measures_on_gpu": device.is_gpu and runs,
-        "gpus": [{**_described(gpu), **health.get(gpu.uuid or "", {})} for gpu in found],
+        "gpus": [{**_described(gpu), **health.get(gpu.uuid or "", {})} for gpu in local_gpus],
         "software": provenance.versions(),
         "flashinfer": capability.flashinfer_import_error(),
         "requirements": requirements.versions(),
