@@ -173,7 +173,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _target(path: Path) -> Path:
-    """Where links lead to."""
+    """The file that links lead to."""
     try:
         return path.resolve()
     except RuntimeError as error:  # of links in a circle, before Python 3.13

@@ -95,7 +95,7 @@ def pytest_perf_cases(
 
 @pytest.hookspec(firstresult=True)
 def pytest_perf_run_case(item: pytest.Item, perf: Perf, case: CaseOfTest) -> CaseRun | None:
-    """What comes of the case of a test, which by default is checked and timed: a wrapper may add to the row."""
+    """Check and time the case of a test; a wrapper may add to the row, or do something else instead."""
 
 
 @pytest.hookspec(firstresult=True)
@@ -121,7 +121,7 @@ def pytest_perf_devices(item: pytest.Item) -> Sequence[str] | None:
 
 @pytest.hookspec
 def pytest_perf_observers(config: pytest.Config | None) -> Sequence[Observer]:  # type: ignore[empty-body]
-    """What else looks at a call that is measured: each has a part of its row. This may import torch.
+    """Observers of a call that is measured: each has a part of its row. This may import torch.
 
     A program that `record` runs has no session of pytest, and no `config`.
     """
@@ -145,12 +145,12 @@ def pytest_perf_terminal(config: pytest.Config, rows: Sequence[Row]) -> Iterable
 
 @pytest.hookspec
 def pytest_perf_quantities() -> Sequence[Quantity]:  # type: ignore[empty-body]
-    """What cases are judged by beside their time, with the limits in `[thresholds]` that are the extension's."""
+    """Quantities by which cases are judged beside their time, with the extension's limits in `[thresholds]`."""
 
 
 @pytest.hookspec
 def pytest_perf_sums() -> Sequence[Summing]:  # type: ignore[empty-body]
-    """What is summed up of the cases of a run and judged as a whole, with sections of the settings file for it."""
+    """Sums of a run's cases that are judged as a whole, with sections of the settings file for them."""
 
 
 @pytest.hookspec

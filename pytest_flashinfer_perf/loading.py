@@ -67,7 +67,7 @@ def is_done(manager: pytest.PytestPluginManager) -> bool:
 
 @functools.cache
 def manager() -> pytest.PytestPluginManager:
-    """All extensions, for a command, which has no session of pytest."""
+    """A plugin manager with all extensions, for a command, which has no session of pytest."""
     own = pytest.PytestPluginManager()
     own.add_hookspecs(hookspecs)
     own.hook.pytest_addhooks.call_historic(kwargs={"pluginmanager": own})  # for hooks that an extension has
@@ -76,7 +76,7 @@ def manager() -> pytest.PytestPluginManager:
 
 
 def options(manager: pytest.PytestPluginManager) -> dict[str, list[Option]]:
-    """Those of all extensions, by the question that they answer."""
+    """The options of all extensions, by the question that they answer."""
     by_question: dict[str, list[Option]] = {}
     for of_one in reversed(manager.hook.pytest_perf_options()):
         for question, declared in of_one.items():
@@ -89,7 +89,7 @@ def markers(manager: pytest.PytestPluginManager) -> list[str]:
 
 
 def joined(answers: Sequence[Iterable[T]]) -> Iterator[T]:
-    """What all extensions answer to a hook, in their order; that of pytest is the last one's first."""
+    """Join the answers of all extensions to a hook, in their order; pytest has the last one's first."""
     return (one for of_one in reversed(answers) for one in of_one)
 
 

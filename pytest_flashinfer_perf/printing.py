@@ -29,7 +29,7 @@ def safe(text: str) -> str:
 
 
 def safe_lines(text: str) -> str:
-    """The same for text that has several lines."""
+    """Make text of several lines safe to print."""
     return "\n".join(map(safe, text.split("\n")))
 
 

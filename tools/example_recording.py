@@ -48,10 +48,10 @@ def replace_calls(recorder: CallRecorder) -> None:
 
 def replace_torch() -> None:
     @contextlib.contextmanager
-    def graph(made: Any) -> Iterator[None]:
-        made.capture_begin()
+    def graph(torch_graph: Any) -> Iterator[None]:
+        torch_graph.capture_begin()
         yield
-        made.capture_end()
+        torch_graph.capture_end()
 
     empty = dict.fromkeys(("capture_begin", "capture_end", "replay"), lambda _graph: None)
     of_cuda = {"CUDAGraph": type("CUDAGraph", (), empty), "graph": graph, "synchronize": lambda: None}
@@ -91,11 +91,11 @@ def main() -> None:
         replace_calls(recorder)
         serve(engine.Model())
         recorder.writer.flush(ends=True)
-        made = merging.of_folder(Path(folder))
-    head = replace(made.recording.head, seconds=SECONDS)
+        joined = merging.of_folder(Path(folder))
+    head = replace(joined.recording.head, seconds=SECONDS)
     output = Path(sys.argv[1]) if sys.argv[1:] else ROOT / "examples" / "traffic.jsonl"
-    recording.write(output, replace(made.recording, head=head))
-    print(f"{head.calls} calls, {len(made.recording.calls)} distinct{''.join(f'; {one}' for one in made.faults)}")
+    recording.write(output, replace(joined.recording, head=head))
+    print(f"{head.calls} calls, {len(joined.recording.calls)} distinct{''.join(f'; {one}' for one in joined.faults)}")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def tables() -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def schema() -> dict[str, Any]:
-    properties = {name: of_type(kind) for _, known in tables() for name, kind in known.items()}
+    properties = {name: of_type(kind) for _, fields_of_part in tables() for name, kind in fields_of_part.items()}
     return {
         "$schema": DIALECT,
         "title": f"extra_info of a row of pytest-flashinfer-perf, schema {SCHEMA}",
@@ -87,9 +87,9 @@ COMPOUND: dict[Any, Callable[[Any], dict[str, Any]]] = {
 
 
 def table() -> Iterator[str]:
-    for title, known in tables():
+    for title, fields_of_part in tables():
         yield f"### {title}\n\n| field | meaning |\n|---|---|\n"
-        for name, kind in known.items():
+        for name, kind in fields_of_part.items():
             yield f"| `{name}` | {of_type(kind)['description']} |\n"
         yield "\n"
 

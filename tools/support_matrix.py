@@ -42,10 +42,10 @@ ROUTINE = re.compile(r"([\w.:]+) on cuda:\d+ NVIDIA H200:")
 ROW = re.compile(r"[* ] (\S+)(?: \(\S+\))? +[\d.]+ [mu]?s +[\d.]+%")
 PAIR = re.compile(r"  (\S+) +[\d.]+ [mu]?s +[\d.]+ [mu]?s +-?[\d.]+%")  # of vllm_decode's table
 MODE = re.compile(r"-(?:q|kv|o)(?:fp8|nvfp4)")  # all modes of a shape are compared with the one baseline
-Seen = Counter[tuple[str, str]]
+RowCounts = Counter[tuple[str, str]]
 
 
-def measured() -> Seen:
+def measured() -> RowCounts:
     """Rows per routine and backend, as the terminal printed them."""
     return Counter(row for page in EVIDENCE.glob("*.md") for row in rows(page.read_text()))
 
@@ -71,17 +71,17 @@ def lines() -> Iterator[str]:
     yield f"All are {', '.join(GPUS.values())}.\n"
     yield "| routine | GPUs | backends |"
     yield "|---|---|---|"
-    seen = measured()
+    row_counts = measured()
     for routine in sorted(all_routines().values(), key=lambda r: (r.family, r.name)):
-        yield from routine_lines(routine, seen)
+        yield from routine_lines(routine, row_counts)
 
 
-def routine_lines(routine: AnyRoutine, seen: Seen) -> Iterator[str]:
+def routine_lines(routine: AnyRoutine, row_counts: RowCounts) -> Iterator[str]:
     """A line for those of its backends that run on the same GPUs."""
     backends: dict[str, list[str]] = {}
     for backend in routine.backends.values():
         if backend.api:
-            cases = seen[routine.name, backend.name]
+            cases = row_counts[routine.name, backend.name]
             backends.setdefault(where(backend), []).append(f"{backend.name} ({cases})" if cases else backend.name)
     first = f"`{routine.name}`"
     for gpus, names in backends.items():

@@ -66,10 +66,10 @@ def pytest_perf_observers(config: pytest.Config | None) -> Sequence[Meter]:
 
 
 def pytest_perf_terminal(config: pytest.Config, rows: Sequence[api.Row]) -> Iterator[str]:
-    known = [(energy.joules, row.case) for row in rows if (energy := row.part("energy", Energy))]
-    if known:
-        _, case = max(known)
-        yield f"energy: {sum(joules for joules, _ in known):.3g} J for a call of each case, most of it {case}"
+    joules_by_case = [(energy.joules, row.case) for row in rows if (energy := row.part("energy", Energy))]
+    if joules_by_case:
+        _, case = max(joules_by_case)
+        yield f"energy: {sum(joules for joules, _ in joules_by_case):.3g} J for a call of each case, most of it {case}"
 
 
 # A figure that the gate judges: SLOWER by more than `slower_energy`, where the settings file sets that.

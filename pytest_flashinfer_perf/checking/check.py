@@ -206,8 +206,8 @@ def _strange(got: Tensor, want: Tensor, same: Tensor) -> str:
     unknown = int(want.isnan().sum())
     if unknown:
         return f"the reference has {unknown} NaN, so that no answer can be right"
-    strange = int((~got.isfinite() & ~same).sum())
-    return f"{_elements(strange, 'is', 'are')} NaN or infinite" if strange else ""
+    not_finite = int((~got.isfinite() & ~same).sum())
+    return f"{_elements(not_finite, 'is', 'are')} NaN or infinite" if not_finite else ""
 
 
 def _too_far(matches: Tensor, near: Tensor, allowed: Tolerance) -> str:

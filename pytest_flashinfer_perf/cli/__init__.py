@@ -98,11 +98,11 @@ class NotAllSkipped:
 
 
 def bench(arguments: Sequence[str]) -> int:
-    return int(pytest.main(of_suite(arguments), plugins=[AskedTests(), NotAllSkipped()]))
+    return int(pytest.main(of_suite(arguments), plugins=[SelectedTests(), NotAllSkipped()]))
 
 
-class AskedTests:
-    """Puts the tests that options ask for into the place of the suite's folders, by which pytest has begun."""
+class SelectedTests:
+    """Puts the tests that options select into the place of the suite's folders, by which pytest has begun."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:

@@ -35,13 +35,13 @@ OWN = (
 
 
 def hooks() -> Any:
-    """Those of all extensions, which a command asks without a session of pytest."""
+    """The hooks of all extensions, which a command calls without a session of pytest."""
     return loading.manager().hook
 
 
 @functools.cache
 def all_commands() -> Mapping[str, Command]:
-    """By their names: those of this package, then those of its extensions."""
+    """All commands by name: those of this package, then those of its extensions."""
     of_extensions = (one for of_one in reversed(hooks().pytest_perf_commands()) for one in of_one)
     return {command.name: command for command in (*OWN, *of_extensions)}
 

@@ -29,20 +29,20 @@ def main(arguments: Sequence[str]) -> int:
     for one in instead:
         parser.add_argument(f"--{one.name}", action="store_const", dest="list", const=one, help=one.help)
     parser.add_argument("routine", nargs="?", default="", help="Name, or part of it. Default: all.")
-    known = parser.parse_args(arguments)
-    if known.list is not None:
-        return int(known.list([known.routine]))
-    return _routines(known.routine)
+    options = parser.parse_args(arguments)
+    if options.list is not None:
+        return int(options.list([options.routine]))
+    return _routines(options.routine)
 
 
-def _routines(asked: str) -> int:
+def _routines(name: str) -> int:
     routines = all_routines()
-    alike = [routine for name, routine in routines.items() if asked.lower() in name.lower()]
-    found = [routines[asked]] if asked in routines else alike
-    if not found:
-        raise UnknownRoutineError(asked, unknown(asked, sorted(routines)))
-    shown = (line for routine in found for line in _described(routine, whole=bool(asked)))
-    show([*shown, *(() if asked else _titled("models", _models(found), indent=0))])
+    similar = [routine for each, routine in routines.items() if name.lower() in each.lower()]
+    matching = [routines[name]] if name in routines else similar
+    if not matching:
+        raise UnknownRoutineError(name, unknown(name, sorted(routines)))
+    shown = (line for routine in matching for line in _described(routine, whole=bool(name)))
+    show([*shown, *(() if name else _titled("models", _models(matching), indent=0))])
     return 0
 
 

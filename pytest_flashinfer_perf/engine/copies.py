@@ -115,10 +115,10 @@ def _covered(tensor: Tensor) -> Extent:
 
 def in_memory(arguments: Any) -> Iterator[Tensor]:
     """Every tensor that has bytes of its own."""
-    return (t for t in reached(arguments) if isinstance(t, Tensor) and not strange(t) and t.numel())
+    return (t for t in reached(arguments) if isinstance(t, Tensor) and not unusual_kind(t) and t.numel())
 
 
-def strange(tensor: Tensor) -> str:
+def unusual_kind(tensor: Tensor) -> str:
     """The kind of a tensor that has no memory with its values one by one; empty for a usual one."""
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - the documented way to see a subclass as a tensor
         if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:

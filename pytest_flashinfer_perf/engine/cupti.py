@@ -33,7 +33,7 @@ class Recorder:
     _activities: list[Activity] = field(default_factory=list)
 
     def of(self, call: Callable[[], object]) -> list[Activity]:
-        """What a call runs on the device, which has to be idle before it."""
+        """The activities of one call on the device, which has to be idle before it."""
         self._activities.clear()
         call()
         self.synchronize()
@@ -45,7 +45,7 @@ class Recorder:
 
 
 def activities(cupti: Any, records: Iterable[Any]) -> Iterator[Activity]:
-    """What ran on the device, of all that was recorded."""
+    """The activities on the device among CUPTI's records."""
     kinds, wanted = cupti.ActivityKind, (*on_device(cupti), *between_devices(cupti))
     for one in records:
         if one.kind in wanted:

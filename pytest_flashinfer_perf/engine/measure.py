@@ -179,24 +179,24 @@ def measure_target(  # noqa: PLR0913 - one argument per part of a measurement
     results: list[CheckResult] = []
     peak: int | None = None
 
-    def record(result: CheckResult) -> None:
+    def keep(result: CheckResult) -> None:
         results.append(result if checking.allow_output_mismatch else result.raise_if_wrong())
 
     # The first answer, whose outputs were poisoned before.
     examined = Examination(target, expected, device, None if checking.off else Fingerprint(target))
-    record(examined.first())
+    keep(examined.first())
 
     def verify(timed: Target, work: Work) -> None:
         """Check the last timed call; of calls in CUDA graphs, only the first one keeps what it returns."""
         nonlocal peak
-        record(examined.last(timed, NOT_KEPT if cuda_graph else work.last.returned))
+        keep(examined.last(timed, NOT_KEPT if cuda_graph else work.last.returned))
         if timed is target:
-            record(examined.once_more(work.calls[0]))
+            keep(examined.once_more(work.calls[0]))
         peak = _peak_memory(device)  # before observers look, who may let it begin anew
 
     # Without times, one more call by other inputs; else the times, each placement's last answer verified.
     if checking.only:
-        record(examined.once_more(target))
+        keep(examined.once_more(target))
         timing = NOT_TIMED
     else:
         timing = time_calls(target, measuring, device, cuda_graph=cuda_graph, verify=verify, spent=clock.seconds)

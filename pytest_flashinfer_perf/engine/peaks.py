@@ -125,7 +125,7 @@ def _fp32_rates(device: Device) -> dict[str, float]:
 
 @contextmanager
 def fp32_products(precision: str) -> Iterator[None]:
-    """Let torch multiply fp32 matrices in IEEE fp32 ("ieee") or TF32 ("tf32"), then restore the user's setting."""
+    """Let torch multiply fp32 matrices in IEEE fp32 ("ieee") or TF32 ("tf32"), then set back the user's precision."""
     before = _set_precision(precision)
     try:
         yield

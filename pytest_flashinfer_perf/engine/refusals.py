@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_flashinfer_perf.engine import copies
-from pytest_flashinfer_perf.engine.copies import strange
+from pytest_flashinfer_perf.engine.copies import unusual_kind
 from pytest_flashinfer_perf.errors import FlashinferPerfError
 from pytest_flashinfer_perf.spec.nested import reached, tensors
 
@@ -34,7 +34,7 @@ class CallError(FlashinferPerfError, TypeError):
 def refuse_arguments(arguments: Any) -> None:
     """Raise CallError for what cannot be given to a call more than once, or cannot be copied and verified."""
     for leaf in reached(arguments):
-        kind = strange(leaf) if isinstance(leaf, Tensor) else ""
+        kind = unusual_kind(leaf) if isinstance(leaf, Tensor) else ""
         if kind:
             advice = "let fn hold it, with cold_l2 flush, and pass tensors of the usual kind"
             raise CallError(f"an argument is a {kind}, which cannot be copied and verified: {advice}")
@@ -47,7 +47,7 @@ def refuse_arguments(arguments: Any) -> None:
 
 def refuse_tensors(name: str, tree: Any) -> None:
     """Raise CallError for tensors that cannot be compared."""
-    kind = next(filter(None, map(strange, tensors(tree))), None)
+    kind = next(filter(None, map(unusual_kind, tensors(tree))), None)
     if kind is not None:
         raise CallError(f"{name} is a {kind}, which cannot be compared: give it as tensors of the usual kind")
 
@@ -67,7 +67,7 @@ def refuse_lazy(returned: Any) -> None:
 
 def _lazy(leaf: Any) -> str:
     if isinstance(leaf, Tensor):
-        return strange(leaf) if leaf.is_meta else ""
+        return unusual_kind(leaf) if leaf.is_meta else ""
     is_function = inspect.isroutine(leaf) or isinstance(leaf, functools.partial)
     is_later = any(callable(getattr(type(leaf), name, None)) for name in LATER)
     return type(leaf).__name__ if isinstance(leaf, ONCE) or is_function or is_later else ""

@@ -44,7 +44,7 @@ OTHER_CALLS = instruments.OWN_CALLS + clocks.ALL_CALLS + TRACED_CALLS  # of a pl
 
 @dataclass(frozen=True)
 class Observations:
-    """What is known of a call beside its times; observers have `traced`, and in the end `parts` of the row, by name."""
+    """Facts about a call beside its times; observers have `traced`, and in the end `parts` of the row, by name."""
 
     trace: Trace | None = None
     clocks: Clocks | None = None
@@ -81,7 +81,7 @@ class Timing:
 
     @property
     def busy(self) -> tuple[float, ...]:
-        """Of each sample the seconds in which a kernel ran; empty where that is not known of all."""
+        """The seconds of each sample in which a kernel ran; empty where that is not known of all."""
         seconds = tuple(busy for placement in self.placements for busy in placement.busy)
         return seconds if len(seconds) == len(self.samples) else ()
 
@@ -95,8 +95,8 @@ class Timing:
 
     @property
     def noisy(self) -> bool:
-        busy = self.contention is not None and self.contention.is_busy
-        return busy or scatter.is_noisy(self.samples, self.instrument)
+        loaded = self.contention is not None and self.contention.is_loaded
+        return loaded or scatter.is_noisy(self.samples, self.instrument)
 
     @property
     def host_bound(self) -> bool | None:
@@ -349,7 +349,7 @@ def trace(recorder: Recorder, work: Work, seconds_per_call: float) -> Trace | No
     return summarise([recorder.of(step) for step in steps][-1])
 
 
-# Restore the order in which a GPU assigns the blocks of a launch to its SMs. The order is left over from earlier
+# Reset the order in which a GPU assigns the blocks of a launch to its SMs. The order is left over from earlier
 # launches, kernels that fill the GPU exactly preserve it, and some of them (multi-head latent attention on an H200,
 # by 5 %) are faster in one order than in another. A launch of a few blocks on an idle GPU always leads to the same
 # order; one that fills the GPU does not (docs/measurement.md).
@@ -358,7 +358,7 @@ BLOCKS, THREADS = 9, 32  # found by experiment: 8 blocks change nothing, 66 leav
 
 
 def reset_block_order(device: Device) -> None:
-    """Restore the order; it does nothing on a CPU, or if small kernels cannot be compiled."""
+    """Reset the order; it does nothing on a CPU, or if small kernels cannot be compiled."""
     if not device.is_gpu or nvrtc.missing(device):
         return
     device.synchronize()

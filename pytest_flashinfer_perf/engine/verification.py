@@ -15,7 +15,7 @@ from torch import Tensor
 from pytest_flashinfer_perf.checking import check
 from pytest_flashinfer_perf.checking.check import BY_DTYPE, Check, Sample, Tolerance, WrongAnswerError
 from pytest_flashinfer_perf.engine import refusals
-from pytest_flashinfer_perf.engine.copies import describe, plain, storage, strange
+from pytest_flashinfer_perf.engine.copies import describe, plain, storage, unusual_kind
 from pytest_flashinfer_perf.engine.fingerprint import Fingerprint
 from pytest_flashinfer_perf.engine.instruments import Call
 from pytest_flashinfer_perf.engine.target import Target
@@ -87,7 +87,7 @@ class Examination:
 
     def first(self) -> CheckResult:
         answer, returned = self._call(self.target)
-        self.own, changed = {storage(tensor) for tensor in returned if not strange(tensor)}, self._changed()
+        self.own, changed = {storage(tensor) for tensor in returned if not unusual_kind(tensor)}, self._changed()
         self.in_place = bool(changed & self.own)
         self.kinds = tuple(map(_kind, answer))
         return self._compare(answer, self.expected) + self._input_faults(changed)
@@ -113,7 +113,7 @@ class Examination:
 
     @contextmanager
     def _other_inputs(self) -> Iterator[tuple[str, Expected | None]]:
-        """Make the first change that changes the reference's answer; in-place calls change inputs themselves."""
+        """Change the inputs so that the reference's answer changes; a call in place does so itself."""
         changes = (InputChange("", nullcontext),) if self.in_place else self.expected.changes[:MOST_CHANGES]
         for change in changes:
             with change.apply():
@@ -161,7 +161,7 @@ class Examination:
 
 
 def _kind(tensor: Tensor) -> Kind:
-    return tensor.dtype, tensor.device, strange(tensor)
+    return tensor.dtype, tensor.device, unusual_kind(tensor)
 
 
 def _words(kind: Kind) -> str:

@@ -24,10 +24,10 @@ CONFIRM_MAJORITY = 0.75  # of the processes must show the change, where they dis
 
 @dataclass(frozen=True)
 class Remeasured:
-    """The changes that other processes showed; `busy` says how the machine was too busy for one of them."""
+    """The changes that other processes showed; `load` says how others used the machine during one of them."""
 
     changes: tuple[float, ...] = ()
-    busy: str = ""
+    load: str = ""
 
 
 Measure = Callable[[int, Sequence[Judged]], Judgement]  # what the n-th process shows of these suspects
@@ -51,9 +51,9 @@ def processes(suspect: Judged, again: Remeasured | None) -> int:
 
 
 def _with(suspect: Judged, again: Remeasured, judged: Judged | None) -> Remeasured | None:
-    """Add what one more process shows, which is nothing where the machine was busy."""
-    if judged and judged.reason is Reason.BUSY:
-        return replace(again, busy=judged.sentence)
+    """Add what one more process shows, which is nothing where others used the machine."""
+    if judged and judged.reason is Reason.LOADED:
+        return replace(again, load=judged.sentence)
     effect = judged.effect_in(suspect.effects[0].replicates.domain) if judged else None
     return replace(again, changes=(*again.changes, effect.change)) if effect else None
 
@@ -73,8 +73,8 @@ def _confirmed(judged: Judged, since: Remeasured | None, why_not: str) -> Judged
     again = since or Remeasured()
     if judged.verdict is not Verdict.SLOWER or not judged.effects:
         return judged
-    if not again.changes and again.busy:
-        return _refuted(judged, Reason.BUSY, f"not confirmed, measured again while {again.busy}")
+    if not again.changes and again.load:
+        return _refuted(judged, Reason.LOADED, f"not confirmed, measured again while {again.load}")
     if not again.changes:
         return replace(judged, sentence=f"{judged.sentence}; {why_not}") if why_not else judged
     shown = f"measured again: {', '.join(map(words.percent, again.changes))}"

@@ -42,8 +42,8 @@ def _changed(primary: Effect, other: Effect | None, threshold: float, sign: int,
         return Verdict.AMBIGUOUS, Reason.NOT_SIGNIFICANT, f"beyond the threshold, but it may be noise: {REMEDY}"
     levels = two_speeds(primary.replicates.before, primary.replicates.after)
     if levels:
-        said = speeds_sentence(primary.replicates.domain, levels)
-        return Verdict.AMBIGUOUS, Reason.TWO_SPEEDS, f"{said}, and processes of one side have both"
+        speeds = speeds_sentence(primary.replicates.domain, levels)
+        return Verdict.AMBIGUOUS, Reason.TWO_SPEEDS, f"{speeds}, and processes of one side have both"
     if other and sign * other.bound(sign) < threshold:
         return _only(primary)
     return verdict, Reason(verdict.value.lower()), f"beyond the threshold in {primary.replicates.domain}"

@@ -115,15 +115,15 @@ def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool, who
     return [in_cycles, in_time] if all(map(figures.paced_by_sms, both)) else [in_time, in_cycles]
 
 
-def _sides(domain: Domain, kind: str, of_both: Sequence[RowFigure], before: int, **said: Any) -> Replicates:
+def _sides(domain: Domain, kind: str, of_both: Sequence[RowFigure], before: int, **facts: Any) -> Replicates:
     """Split the figures of both sides: the first `before` of them are the baseline's."""
     values = tuple(one.value for one in of_both)
     placed = tuple(one.placements for one in of_both)
-    return Replicates(domain, kind, values[:before], values[before:], placements=placed, **said)
+    return Replicates(domain, kind, values[:before], values[before:], placements=placed, **facts)
 
 
 def gap_replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None:
-    """How long calls take if only their gaps differ; None where gaps are not known, or there are none."""
+    """Times of calls if only their gaps differed; None where gaps are unknown, or there are none."""
     both = (*before, *after)
     longest = max(row.timed.gap or 0.0 for row in both)
     if not longest or not figures.are_split(both):
@@ -279,7 +279,7 @@ def fastest(rows: Sequence[Row]) -> list[Row]:
 
 
 def is_slower(row: Row, first: Row) -> bool:
-    """With 95 % confidence, judged as the gate judges two processes: in time or cycles, by the noise that it assumes.
+    """Whether one row is slower with 95 % confidence, judged as two processes are: by the noise that the gate assumes.
 
     Where the samples of the two scatter by more than that noise, their scatter counts.
     """

@@ -73,7 +73,7 @@ def kernel_times(rows: Sequence[Row], *, whole: bool = False) -> list[RowFigure]
 
 
 def gaps(rows: Sequence[Row]) -> list[RowFigure]:
-    """How long no kernel ran in calls of these rows, which are split."""
+    """The gaps of each row, in which no kernel ran; its rows are split into busy time and gaps."""
     return [
         RowFigure(
             row.timed.gap or 0.0, tuple((one.median or 0.0) - (one.busy or 0.0) for one in row.provenance.placements)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_flashinfer_perf.errors import FlashinferPerfError, unknown
-from pytest_flashinfer_perf.gate import busy_machine, effects, figures, match, student, thresholds, words
+from pytest_flashinfer_perf.gate import effects, figures, loaded_machine, match, student, thresholds, words
 from pytest_flashinfer_perf.gate.decision import decide, with_decision
 from pytest_flashinfer_perf.gate.effects import Domain, Effect
 from pytest_flashinfer_perf.gate.match import ComparedCase, Reason, Trouble
@@ -67,7 +67,7 @@ def _screened(case: ComparedCase, base: Sequence[Run], head: Sequence[Run], rule
         return Judged(case, verdict, trouble.reason, trouble.sentence, limits, broken=broken, admitted=admitted)
     if not case.base:
         return Judged(case, Verdict.NEW, Reason.NEW, "not in the baseline", limits, broken=broken)
-    decisive = busy_machine.without_busy_rows(case, paired=rules.paired)
+    decisive = loaded_machine.without_loaded_rows(case, paired=rules.paired)
     return Judged(decisive, Verdict.SAME, Reason.WITHIN_THRESHOLD, "", limits, broken=broken)
 
 
@@ -83,10 +83,10 @@ def _broken(case: ComparedCase, limits: Threshold, rules: Rules) -> Iterator[Bro
 
 
 def _by_kernels(sound: Sequence[Judged], rules: Rules) -> dict[str, Judged]:
-    """Judge all sound cases; those of a busy machine are a family of their own, as they say nothing of the others."""
+    """Judge all sound cases; those of a loaded machine are a family of their own, as they say nothing of the others."""
     judged: dict[str, Judged] = {}
     for decided in (True, False):
-        family = {one.name: one for one in sound if (busy_machine.undecidable_reason(one.case) is None) is decided}
+        family = {one.name: one for one in sound if (loaded_machine.undecidable_reason(one.case) is None) is decided}
         by_case = _effects([one.case for one in family.values()], paired=rules.paired)
         judged |= {name: _compared(one, by_case[name], rules.allowed, len(family)) for name, one in family.items()}
     return judged
@@ -111,7 +111,7 @@ def _compared(judged: Judged, of_case: tuple[Effect, ...], allowed: frozenset[st
     admitted = match.differences(judged.case)
     cost = sum(one.facet.cost for one in admitted if one.facet.reason in allowed)
     threshold = judged.limits.in_log(min(one.value for one in figures.kernel_times(judged.case.before))) + cost
-    decision = decide(of_case, threshold, busy_machine.undecidable_reason(judged.case))
+    decision = decide(of_case, threshold, loaded_machine.undecidable_reason(judged.case))
     return with_decision(judged, decision, of_case, threshold, cases)
 
 
@@ -169,8 +169,8 @@ def _witnessed(judged: Judged, *, paired: bool) -> Judged:
     judged = replace(judged, effects=(*judged.effects, witness))
     if not contradicts(witness, claim):
         return judged
-    said, shown = words.percent(claim.change), words.percent(witness.change)
-    sentence = f"CUPTI says {said}, stamps around other calls say {shown}"
+    in_cupti, in_stamps = words.percent(claim.change), words.percent(witness.change)
+    sentence = f"CUPTI says {in_cupti}, stamps around other calls say {in_stamps}"
     return replace(judged, verdict=Verdict.AMBIGUOUS, reason=Reason.INSTRUMENTS_DISAGREE, sentence=sentence)
 
 
@@ -179,8 +179,8 @@ def contradicts(witness: Effect, claim: Effect) -> bool:
     error = math.hypot(witness.error, claim.error)
     beyond_noise = student.t_quantile(effects.RISK, min(witness.noise.df, claim.noise.df)) * error
     sign = math.copysign(1.0, claim.change)
-    missing, shown = sign * (claim.change - witness.change), sign * witness.change
-    return missing > beyond_noise and 2 * shown < abs(claim.change)
+    missing, by_stamps = sign * (claim.change - witness.change), sign * witness.change
+    return missing > beyond_noise and 2 * by_stamps < abs(claim.change)
 
 
 # One figure of an extension's quantity, where nothing else is searched for.

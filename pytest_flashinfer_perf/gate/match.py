@@ -69,7 +69,7 @@ class Reason(str, Enum):
     CANNOT_SEE = "cannot-see"
     TIME_ONLY = "time-only"
     CYCLES_ONLY = "cycles-only"
-    BUSY = "busy"
+    LOADED = "busy"
     FEW_CALLS = "few-calls"
 
     __str__ = str.__str__
@@ -84,8 +84,8 @@ OF_A_TEST = {one.value: one for one in (Reason.FAILED, Reason.SKIPPED, Reason.XF
 class ComparedCase:
     """The rows of one case on both sides. If paired, the n-th of both sides belong together.
 
-    `incomplete_pair`: one side of a pair lacks the case. `left_out`: so many rows, or pairs, are not here since a busy
-    machine measured them. A case that failed, and that neither side measured, has no rows.
+    `incomplete_pair`: one side of a pair lacks the case. `left_out`: so many rows, or pairs, are not here since others
+    used the machine. A case that failed, and that neither side measured, has no rows.
     """
 
     name: str

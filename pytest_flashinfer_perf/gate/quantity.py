@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_flashinfer_perf.gate import busy_machine, effects
+from pytest_flashinfer_perf.gate import effects, loaded_machine
 from pytest_flashinfer_perf.gate.decision import decide, with_decision
 from pytest_flashinfer_perf.gate.effects import Effect, Replicates
 from pytest_flashinfer_perf.gate.match import ComparedCase, Reason
@@ -48,7 +48,7 @@ class OtherTime:
         """Give the effect on each case whose rows have the figure; cases differ, so each has the expected noise."""
         of_cases = {one.name: self.replicates(one.case.before, one.case.after, paired=paired) for one in sound}
         measured = {name: one for name, one in of_cases.items() if one}
-        expected = Noise(self.noise**2, ASSUMED_DF, "other hosts")
+        expected = Noise(self.noise**2, ASSUMED_DF, "other machines")
         results = effects.with_significance(effects.effects(list(measured.values()), expected))
         return dict(zip(measured, results, strict=True))
 
@@ -66,7 +66,7 @@ class Quantity:
     slower: str = ""
     where: str = ""  # a case is slower by these figures alone, as `on the host`
     figures: tuple[OtherTime, ...] = ()
-    contention: Callable[[Row], Contention | None] = busy_machine.contention_of_calls
+    contention: Callable[[Row], Contention | None] = loaded_machine.contention_of_calls
     broken: Callable[[ComparedCase, Any], Iterable[Broken]] = lambda _case, _limits: ()
     remarks: Callable[[ComparedCase], Iterable[str]] = lambda _case: ()
 
@@ -107,7 +107,9 @@ class Quantity:
         return self._decide(replace(judged, effects=others, other_thresholds=()), figure, effect, threshold, cases)
 
     def _decide(self, judged: Judged, figure: OtherTime, effect: Effect, threshold: float, cases: int) -> Judged:
-        verdict, reason, sentence = decide([effect], threshold, busy_machine.busy_reason(judged.case, self.contention))
+        verdict, reason, sentence = decide(
+            [effect], threshold, loaded_machine.load_reason(judged.case, self.contention)
+        )
         if verdict in CHANGED:
             there = f" {self.where} alone" if judged.verdict in (Verdict.SAME, Verdict.FASTER) else ""
             reason = f"{reason}-{figure.name}"

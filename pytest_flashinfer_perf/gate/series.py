@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from pytest_flashinfer_perf.gate import busy_machine, figures, match, noise
+from pytest_flashinfer_perf.gate import figures, loaded_machine, match, noise
 from pytest_flashinfer_perf.gate.effects import RISK, Domain, Effect, Replicates
 from pytest_flashinfer_perf.gate.match import FACETS, Reason
 from pytest_flashinfer_perf.gate.noise import Noise
@@ -20,8 +20,8 @@ FACETS_OF_A_SERIES = (Reason.INSTRUMENT, Reason.COLD_L2, Reason.CUDA_GRAPH, Reas
 
 
 def counts(row: Row) -> bool:
-    """Whether a level may be made of it: its time is that of the work, on a machine that was not busy."""
-    return is_measured(row.median) and row.is_sound and not busy_machine.is_busy(row)
+    """Whether a level may be made of it: its time is that of the work, on a machine that nobody else used."""
+    return is_measured(row.median) and row.is_sound and not loaded_machine.is_loaded(row)
 
 
 def conditions(run: Run, row: Row) -> list[str]:

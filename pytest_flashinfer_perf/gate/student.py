@@ -48,7 +48,7 @@ def t_quantile(tail: float, df: float) -> float:
 
 
 def _tail(log_t: float, df: float) -> float:
-    """What lies above this t."""
+    """The probability above this t."""
     if df > MANY:
         return 0.5 * math.erfc(_normal_deviate(log_t, df) / math.sqrt(2))
     log_odds = 2 * log_t - math.log(df)
@@ -56,7 +56,7 @@ def _tail(log_t: float, df: float) -> float:
 
 
 def _centre(log_t: float, df: float) -> float:
-    """What lies between zero and this t."""
+    """The probability between zero and this t."""
     if df > MANY:
         return 0.5 * math.erf(_normal_deviate(log_t, df) / math.sqrt(2))
     log_odds = 2 * log_t - math.log(df)
@@ -80,7 +80,7 @@ def _log1p_exp(x: float) -> float:
 
 
 def _root(rising: Callable[[float], float], low: float) -> float:
-    """Where this rises through zero above `low`, or the logarithm of the largest float, by Ridders's method.
+    """Find the zero of a rising function above `low` by Ridders's method; at most the logarithm of the largest float.
 
     Each step halves the interval at least.
     """

@@ -27,7 +27,7 @@ Reader = Callable[[Any, str], Any]  # of a value, and where it stands
 
 
 def share(value: Any, where: str) -> float:
-    """With its sign, so that 2 and 0.02 cannot be taken for each other."""
+    """Read a share with its % sign, so that 2 and 0.02 cannot be taken for each other."""
     percent = PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
     if percent is None or float(percent[1]) == 0:
         raise ProjectFileError(f'{where}: must be a percentage above zero, as in "2%", got {value!r}')
@@ -74,7 +74,7 @@ class Globs:
     entries: tuple[tuple[str, Mapping[str, Any]], ...] = ()
 
     def limits(self, names: Sequence[str]) -> dict[str, Any]:
-        """Those that are set for what has these names."""
+        """The limits that are set for what has these names."""
         return {name: value for glob, entry in self.entries if _fits(glob, names) for name, value in entry.items()}
 
     def of_kind(self, kind: type[T], name: str) -> T:
@@ -120,7 +120,7 @@ def _limits_by(kind: type[T], limits: Mapping[str, Any]) -> T:
 
 
 def readers(kind: type) -> dict[str, Reader]:
-    """What reads each limit that a dataclass declares, by its name."""
+    """The reader of each limit that a dataclass declares, by name."""
     hints = get_type_hints(kind, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
 
@@ -134,7 +134,7 @@ def read(project: ProjectFile, declared: Iterable[type] = ()) -> Thresholds:
 
 
 def entries(project: ProjectFile, section: str, declared: Iterable[type]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each glob of a section with its limits, read as they are declared."""
+    """The globs of a section with their limits, read as they are declared."""
     by_name = {name: reader for kind in declared for name, reader in readers(kind).items()}
     for glob, entry in project.section(section, by_name).items():
         where = project.where(section, glob)

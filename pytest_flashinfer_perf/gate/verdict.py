@@ -162,7 +162,7 @@ class RunSum:
 
 @dataclass(frozen=True)
 class Summing:
-    """What an extension sums up of a run, by the verdicts of all cases.
+    """A sum of cases that an extension judges, by the verdicts of all cases.
 
     `sections` are those of the settings file that limit such sums, each with the dataclass that declares the limits.
     `judged` gives the sums, and notes for the whole comparison.
@@ -195,7 +195,7 @@ class Judgement:
 
     @property
     def decided(self) -> int:
-        """How many cases could be judged; what is NEW was not to be."""
+        """The number of cases that could be judged; NEW ones are left out of account."""
         return sum(judged.verdict.is_decided for judged in self.cases)
 
     @property
@@ -214,7 +214,7 @@ class Judgement:
 
 
 def _added(hook: Any) -> Rules:
-    """What extensions judge by, without any settings."""
+    """The quantities and sums that extensions declare, as rules without limits."""
     quantities, sums = hook.pytest_perf_quantities(), hook.pytest_perf_sums()
     return Rules(
         quantities=tuple(one for of_one in reversed(quantities) for one in of_one),

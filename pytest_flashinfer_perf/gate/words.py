@@ -78,7 +78,7 @@ def remarks(judged: Judged) -> Iterator[str]:
     noisy = [row for row in judged.case.after if row.status == "noisy"]
     yield from dict.fromkeys(f"noisy: {noise(row.provenance.instrument, row.execution.contention)}" for row in noisy)
     if judged.case.left_out:
-        yield f"{counted(judged.case.left_out, 'measurement')} left out: this machine was busy"
+        yield f"{counted(judged.case.left_out, 'measurement')} left out: others used this machine"
     if judged.admitted:
         yield "allowed"
 
@@ -116,7 +116,7 @@ def _implementations(rows: Sequence[Row]) -> tuple[str, ...] | None:
 
 
 def _lacking(rows: Sequence[Row], names: Sequence[str]) -> Iterator[str]:
-    """Which packages of these implementations the side of these rows lacks."""
+    """The packages of these implementations that the side of these rows lacks."""
     needed = [implementations.PACKAGE[name] for name in names if name in implementations.PACKAGE]
     unmet = {package: why for row in rows for package, why in (row.library.unmet or {}).items()}
     for package, why in unmet.items():
@@ -167,7 +167,7 @@ NOTHING = "no case could be judged, which is no pass"
 
 
 def headline(judgement: Judgement) -> str:
-    """How many of the cases could be judged, where some could not, the verdicts, and what they mean together."""
+    """The last line: how many cases could be judged, the verdicts, and what they mean together."""
     counts = judgement.counts
     verdicts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
     decided, expected = judgement.decided, len(judgement.cases) - counts[Verdict.NEW]
@@ -188,7 +188,7 @@ def _named(runs: Sequence[Run]) -> str:
 
 
 def problems(judgement: Judgement) -> Iterator[str]:
-    """What prevents the whole comparison."""
+    """The problems that prevent the whole comparison."""
     yield from judgement.failures
     yield from judgement.refusals
     if judgement.nothing:

@@ -26,7 +26,7 @@ def without_gc() -> Iterator[None]:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """What is made meanwhile is left out of garbage collection for good."""
+    """Import without garbage collection, and leave all that is imported out of it for good."""
     with without_gc():
         yield
         gc.freeze()

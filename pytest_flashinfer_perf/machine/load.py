@@ -1,4 +1,4 @@
-"""What else the machine did while the host's clock timed calls, and whether it was too busy for these times.
+"""What else the machine did while the host's clock timed calls, and whether it was too loaded for these times.
 
 By the host's clock a call lasts until it is done, whoever uses the cores meanwhile. So the counters of Linux are read
 before and after the timed calls of each placement: how long threads of this process waited for a core, what others took
@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-TOO_BUSY = 0.25  # of all cores, or of the time of a thread: evidence/busy-cpu.md
+TOO_LOADED = 0.25  # of all cores, or of the time of a thread: evidence/busy-cpu.md
 SHORTEST_S = 0.1  # of all cores together, to count who used them: Linux counts in hundredths of a second
-LOAD_UNKNOWN = "not known how busy the machine was: this system does not count what a process waits for a core"
+LOAD_UNKNOWN = "not known how loaded the machine was: this system does not count what a process waits for a core"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,16 +42,16 @@ class Contention:
         return LOAD_UNKNOWN if self.waited is None and self.taken is None else ""
 
     @property
-    def is_busy(self) -> bool:
-        return self.share > TOO_BUSY
+    def is_loaded(self) -> bool:
+        return self.share > TOO_LOADED
 
     @property
     def sentence(self) -> str:
         """What a reader can do something about: the other tasks, or the waiting if none of them was seen."""
         cores = f"{self.cores} core{'s' * (self.cores != 1)}"
         if self.load is not None and self.load >= 1:
-            return f"this machine was busy: load {self.load:.0f} on {cores}"
-        return f"this machine was busy: {100 * self.share:.0f} % of the time of {cores} was not this process's"
+            return f"others used this machine: load {self.load:.0f} on {cores}"
+        return f"others used this machine: {100 * self.share:.0f} % of the time of {cores} was not this process's"
 
 
 # What Linux counts, at one moment.
@@ -95,7 +95,7 @@ def read() -> Reading:
 
 
 def _waited() -> dict[str, float]:
-    """Of each thread by its number; a thread may end meanwhile."""
+    """The seconds that each thread waited, by its number; a thread may end meanwhile."""
     texts = {task: _text(TASKS / task / "schedstat") for task in _tasks()}
     return {task: int(text.split()[1]) * 1e-9 for task, text in texts.items() if text}
 
@@ -163,7 +163,7 @@ def during(watches: Sequence[LoadWatch]) -> Contention | None:
 
 
 def _longest_wait(spans: Sequence[tuple[Reading, Reading]], seconds: float) -> float | None:
-    """Of the thread that waited longest: a call is done when all of its threads are."""
+    """The wait of the thread that waited longest: a call is done when all of its threads are."""
     if not all(after.waited for _, after in spans):
         return None
     waits: dict[str, float] = {}

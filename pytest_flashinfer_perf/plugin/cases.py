@@ -69,9 +69,9 @@ def verify(config: pytest.Config) -> None:
     settings, backends = config.stash[SETTINGS], set(all_backends())
     if not backends.issuperset(settings.backends):
         backends |= {backend for routine in routines_beside(config).values() for backend in routine.backends}
-    strange = [name for name in settings.backends if name not in backends]
-    if strange:
-        raise ParamError(f"--perf-backends: {unknown(strange[0], sorted(backends))}")
+    unknown_names = [name for name in settings.backends if name not in backends]
+    if unknown_names:
+        raise ParamError(f"--perf-backends: {unknown(unknown_names[0], sorted(backends))}")
     named_cases(settings)
 
 

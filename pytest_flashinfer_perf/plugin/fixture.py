@@ -1,4 +1,4 @@
-"""The `perf` fixture: measure a case or a call of your own, and record it as the row of this test."""
+"""The `perf` fixture: measure a case or a call of your own, and make it the row of this test."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Perf:
         return measuring.of_one_call if self._only_once else measuring
 
     def __call__(self, case: CaseOfTest) -> Measurement | None:
-        """Run a case: skip it if it cannot run here, fail it if its answer is wrong, else record its row."""
+        """Run a case: skip it if it cannot run here, fail it if its answer is wrong, else keep its row."""
         with self._row_or_nothing():
             run: CaseRun = self._node.ihook.pytest_perf_run_case(item=self._node, perf=self, case=case)
             if run.measurement is None or run.row is None:
@@ -125,7 +125,7 @@ class Perf:
         return CaseRun(result.measurement, replace(new_row, setup=replace(new_row.setup, repro_upstream=upstream)))
 
     def _record_check(self, measurement: Measurement) -> None:
-        """Record the result of the check; without a time there is no row."""
+        """Keep the result of the check; without a time there is no row."""
         self._node.stash[stash.CHECKED] = row.refcheck(measurement)
 
     def time(  # noqa: PLR0913 - one argument per property of a call
@@ -183,7 +183,7 @@ class Perf:
             pytest.fail(f"{SWALLOWED}: {first}", pytrace=False)
 
     def measured_by_others(self, run: Callable[[], CaseReport], repeat: str = "") -> None:
-        """Record what other processes measured or checked: `run` waits for them, and fails or skips where they did."""
+        """Keep what other processes measured or checked: `run` waits for them, and fails or skips where they did."""
         if stash.case_of(self._node) is None:
             self._node.stash[IDENTITY] = self._identity
         if repeat:
@@ -199,7 +199,7 @@ class Perf:
             self._keep(replace(carried.row, stats=Stats.of(carried.row.stats.data)), carried.roofs)
 
     def evaluated(self, evaluate: Evaluate, repeat: str) -> None:
-        """Record what a child process measured and checked. `evaluate` gets True if one call is enough."""
+        """Keep what a child process measured and checked. `evaluate` gets True if one call is enough."""
 
         def run() -> CaseReport:
             measured, described, params = evaluate(self._only_once or self._settings.checking.only, self._device)
@@ -235,7 +235,7 @@ class Perf:
     @contextmanager
     def _row_or_nothing(self) -> Iterator[None]:
         if self._used:
-            raise RuntimeError("perf records one row per test: parametrize the test to measure more")
+            raise RuntimeError("perf makes one row per test: parametrize the test to measure more")
         self._used = True
         self._since = time.monotonic()
         try:

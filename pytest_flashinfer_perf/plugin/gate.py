@@ -78,8 +78,8 @@ class Gate:
         report = yield
         if report.when == "call" and not measures(item):  # pytest-benchmark will write its row, with the samples
             stats = getattr((getattr(item, "funcargs", None) or {}).get("benchmark"), "stats", None)
-            record = stats.as_dict(include_data=False) if stats else None
-            reports.add(report, plain=rows.read(record, "pytest-benchmark's record") if record else None)
+            entry = stats.as_dict(include_data=False) if stats else None
+            reports.add(report, plain=rows.read(entry, "pytest-benchmark's entry") if entry else None)
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -79,11 +79,11 @@ class Board:
         return Block(roofs=roofs, unmeasured=tuple(self.unmeasured), parts=self.block_parts())
 
     def parts(self, name: str) -> list[Any]:
-        """What the extension of this name has put on the reports of tests."""
+        """The parts that the extension of this name has put on the reports of tests."""
         return [parts[name] for parts in self._all("parts") if name in parts]
 
     def _all(self, name: str) -> list[Any]:
-        """What the reports of all tests carried under this name."""
+        """The values that the reports of all tests carried under this name."""
         values = (getattr(one, name) for of_test in self._carried.values() for one in of_test)
         return [value for value in values if value]
 
@@ -302,7 +302,7 @@ class ResultFiles:
 
     @pytest.hookimpl(specname="pytest_sessionfinish", wrapper=True, tryfirst=True)
     def pytest_sessionfinish_before_all_others(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Also silences pytest-benchmark's warning that it saves nothing, where this class writes or nothing ran."""
+        """Silence pytest-benchmark's warning that it saves nothing, where this class writes or nothing ran."""
         benchmarks: Any = self._config.pluginmanager.get_plugin("pytest-benchmark")
         if benchmarks is not None:
             benchmarks.save_json = self._write

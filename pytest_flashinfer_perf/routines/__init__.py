@@ -20,7 +20,7 @@ def all_backends() -> set[str]:
 @functools.cache
 @missing_libraries_named()
 def all_routines() -> dict[str, AnyRoutine]:
-    """Those of this package, then those of the extensions."""
+    """All routines by name: those of this package, then those of the extensions."""
     from pytest_flashinfer_perf import loading  # and pytest, which a script needs for nothing else
 
     routines: dict[str, AnyRoutine] = {}

@@ -42,7 +42,7 @@ def _kept(values: tuple[float, ...], device: torch.device) -> Tensor:
 
 
 def packed(codes: Tensor) -> Tensor:
-    """Two to a byte along the last dimension, the first in the low half."""
+    """Pack two numbers into a byte along the last dimension, the first in the low half."""
     pairs: Tensor = codes.unflatten(-1, (-1, 2))
     return pairs[..., 0] | (pairs[..., 1] << 4)
 
@@ -117,7 +117,7 @@ class Blocked:
 
 
 def _numbers(values: Tensor) -> Tensor:
-    """Of FP4, two to a byte; of INT4, two to a signed byte; of wider types."""
+    """Unpack the stored numbers: FP4 has two in a byte, INT4 two in a signed byte, wider types one each."""
     if values.dtype == torch.int8:
         return torch.stack((values << 4 >> 4, values >> 4), -1).flatten(-2).float()
     return from_e2m1(unpacked(values)) if values.dtype == torch.uint8 else values.float()

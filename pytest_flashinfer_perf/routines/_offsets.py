@@ -64,7 +64,7 @@ def listed(text: str) -> list[int]:
 
 
 def as_list(numbers: Sequence[int]) -> str:
-    """Such a list, in which equal neighbours are counted."""
+    """Write numbers as a list such as 17,33,4x120."""
     runs = ((number, sum(1 for _ in same)) for number, same in itertools.groupby(numbers))
     return ",".join(f"{times}x{number}" if times > 1 else str(number) for number, times in runs)
 

@@ -25,7 +25,7 @@ _OF_EXPERTS = (*(Spread(ep=ep) for ep in (1, 8, 32)), *(Spread(tp=tp) for tp in 
 
 
 def _heads(model: PublishedModel, over: Spread) -> dict[str, Any]:
-    """When it is prefilled, a latent layer's keys and values are expanded, a head for each query head."""
+    """The heads of a layer: a latent layer that is prefilled has a KV head for each query head."""
     here = model.heads.part(over.tp)
     if isinstance(here, GroupedHeads):
         kv_heads, query, value = here.kv_heads, here.head_dim, here.head_dim
@@ -42,7 +42,7 @@ def _absorbed(model: PublishedModel, over: Spread) -> dict[str, Any]:
 
 
 def _projections(model: PublishedModel, over: Spread) -> dict[str, Any]:
-    """Each one's n and k: first and last are split by columns, the inner ones by rows."""
+    """The n and k of each projection: GPUs split qkv, gate-up and lm-head by columns, o and down by rows."""
     here = model.heads.part(over.tp)
     qkv, out = (here.down, here.heads * here.v_dim) if isinstance(here, Latent) else (here.qkv, here.out)
     widths = {"qkv": (qkv, model.hidden), "o": (model.hidden, out)}
@@ -54,7 +54,7 @@ def _projections(model: PublishedModel, over: Spread) -> dict[str, Any]:
 
 
 def _experts(model: PublishedModel, over: Spread) -> dict[str, Any]:
-    """Each expert's part on this GPU, and the first of those that are here."""
+    """The sizes of an expert's part on this GPU, and the first expert that is here."""
     layer = _experts_of(model, over)
     return {
         "hidden_size": model.hidden,

@@ -72,7 +72,7 @@ class Routing:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Of a kernel that chooses the experts."""
+        """The parameters of a kernel that chooses the experts."""
         scaling = {} if self.scaling is None else {"routed_scaling_factor": self.scaling}
         groups = {"n_group": self.groups, "topk_group": self.groups_chosen}
         return {"routing_method": self.method, "use_routing_bias": self.biased, **groups, **scaling}

@@ -80,7 +80,7 @@ def cold_l2(row: Row) -> str:
 
 
 def provenance(row: Row) -> str:
-    """What was measured where and how: only rows that agree in it stand side by side."""
+    """Where and how a row was measured: only rows that agree in it stand side by side."""
     identity, how = row.identity, row.provenance
     several = [f"{how.cpu_threads} threads"] if (how.cpu_threads or 1) > 1 else []
     ways = [how.instrument, *several, cold_l2(row), *(["CUDA graph"] if how.cuda_graph else [])]

@@ -35,7 +35,7 @@ class Parts(dict[str, Any]):
 
     @classmethod
     def among(cls, values: Mapping[str, Any], where: str) -> Parts:
-        """Those of a row whose fields are all in one object."""
+        """The parts of a row whose fields are all in one object."""
         return cls.from_json({name: values[name] for name in DECLARED if name in values}, where)
 
 

@@ -48,7 +48,7 @@ class Identity:
         return self.gpu_uuid or self.device or ""
 
     def on(self, device: Device) -> Identity:
-        """The same names, with those of the device that runs the case."""
+        """Add the names of the device that runs the case."""
         return dataclasses.replace(self, device=str(device.torch), device_name=device.name, gpu_uuid=device.uuid)
 
 
@@ -231,7 +231,7 @@ class Execution:
     notes: Annotated[tuple[str, ...], "where it differs from what was asked for, and other remarks"] = ()
     peak_memory_bytes: Annotated[int | None, "allocated by torch at most, reference included"] = None
     contention: Annotated[
-        Contention | None, "[what else ran](row.md#a-busy-machine) beside calls on the host's clock"
+        Contention | None, "[what else ran](row.md#a-loaded-machine) beside calls on the host's clock"
     ] = None
     worker: Annotated[str | None, "xdist's name of the process"] = None
     case_s: Annotated[float | None, "seconds that the whole case took, inputs, building and checking included"] = None
@@ -251,7 +251,7 @@ class Stats:
 
     @classmethod
     def of(cls, samples: Iterable[float]) -> Stats:
-        """What pytest-benchmark will write of these samples."""
+        """The statistics that pytest-benchmark will write of these samples."""
         from pytest_benchmark import stats
 
         statistics: Any = stats.Stats()
@@ -310,7 +310,7 @@ class Row:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """What must be equal in rows that are compared, by those of its parts that have `conditions`."""
+        """The facts that must be equal in rows that are compared, from the parts that have `conditions`."""
         return tuple(str(one.conditions) for one in self.parts.values() if hasattr(one, "conditions"))
 
     def part(self, name: str, kind: Callable[..., T]) -> T | None:
@@ -350,17 +350,17 @@ def is_own(name: str) -> bool:
 OURS = {"case", "status", "instrument"}  # a benchmark that sets a field of its own does not have all of them
 
 
-def read(record: Any, where: str) -> Row:
+def read(entry: Any, where: str) -> Row:
     """Read one benchmark of pytest-benchmark's JSON."""
-    if not isinstance(record, Mapping) or not isinstance(record.get("fullname"), str):
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("fullname"), str):
         raise FieldError(f"{where} lacks fullname")
-    where = f"{where} ({record['fullname']})"
-    extra_info, params = (fields.object_in(record, name, where) for name in ("extra_info", "params"))
-    info = extra_info if extra_info.keys() >= OURS else {"case": record["fullname"]}
+    where = f"{where} ({entry['fullname']})"
+    extra_info, params = (fields.object_in(entry, name, where) for name in ("extra_info", "params"))
+    info = extra_info if extra_info.keys() >= OURS else {"case": entry["fullname"]}
     return Row(
-        name=str(record.get("name", "")),
-        fullname=record["fullname"],
-        stats=_stats(record.get("stats"), f"{where}: stats"),
+        name=str(entry.get("name", "")),
+        fullname=entry["fullname"],
+        stats=_stats(entry.get("stats"), f"{where}: stats"),
         params=params,
         facts={name: value for name, value in extra_info.items() if not is_own(name) or info is not extra_info},
         parts=Parts.among(info, where),

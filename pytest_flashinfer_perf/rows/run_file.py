@@ -167,7 +167,7 @@ class Run:
 
     @property
     def fingerprint(self) -> tuple[frozenset[tuple[object, ...]], datetime | None]:
-        """The same for copies of a file, and for the two files of a run that was both saved and written."""
+        """A number that is the same for copies of a file, and for the two files of a run that was saved and written."""
         rows = [(row.case, row.median, row.stats.stddev, row.execution.case_s) for row in self.rows]
         is_stamped = any(row.execution.case_s is not None for row in self.rows)
         return frozenset(rows), None if is_stamped else self.when
@@ -204,7 +204,7 @@ def parse(document: Mapping[str, Any], source: str) -> Run:
         return Run(
             source=source,
             when=_when(document.get("datetime")),
-            rows=tuple(row.read(record, f"benchmark {nth}") for nth, record in enumerate(document["benchmarks"])),
+            rows=tuple(row.read(entry, f"benchmark {nth}") for nth, entry in enumerate(document["benchmarks"])),
             machine=_machine(document),
             commit=Commit.of(fields.object_in(document, "commit_info")),
             block=_block(document),

@@ -47,7 +47,7 @@ def is_noisy(samples: Sequence[float], instrument: str) -> bool:
 
 def noise(instrument: str, contention: Contention | None = None) -> str:
     """Say why the samples are not trusted."""
-    if contention is not None and contention.is_busy:
+    if contention is not None and contention.is_loaded:
         return contention.sentence
     if instrument == "wall":
         return f"by the host's clock the median is not known to {100 * NOISY:g} %"

@@ -1,4 +1,4 @@
-"""Record measured samples as rows of pytest-benchmark, which writes the files and prints the table.
+"""Make measured samples rows of pytest-benchmark, which writes the files and prints the table.
 
 In the process that measured, its public API is enough: `ReplayClock` is a timer that replays the samples. Under xdist
 pytest-benchmark is off and has no way to add a row of a worker, so its fixture is made for a stand-in of the test. The
@@ -41,13 +41,13 @@ class ReplayClock:
         reading = next(self._readings, None)
         if reading is None:
             raise RuntimeError(
-                "a test with the perf fixture records through perf(...) or perf.time(...), not benchmark(...)"
+                "a test with the perf fixture measures through perf(...) or perf.time(...), not benchmark(...)"
             )
         return reading
 
 
 def write(benchmark: Any, clock: ReplayClock, row: Row) -> None:
-    """Record the row: exactly its samples."""
+    """Add the row, with exactly its samples."""
     if benchmark.disabled:
         raise RuntimeError("pytest-benchmark is off and would lose this row: unset PYTEST_XDIST_WORKER, or say -n 1")
     benchmark.extra_info.update(checked(row))

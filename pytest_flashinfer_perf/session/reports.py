@@ -18,7 +18,7 @@ NAME = "flashinfer_perf"
 
 @dataclass(frozen=True)
 class Options:
-    """The fields of pytest-benchmark's record of a test that are not part of the row."""
+    """The fields of pytest-benchmark's entry of a test that are not part of the row."""
 
     group: str | None = None
     param: str | None = None

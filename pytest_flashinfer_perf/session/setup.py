@@ -133,7 +133,7 @@ def turn_of_all(config: pytest.Config, names: Iterable[str]) -> Iterator[None]:
 
 
 class Gatherer:
-    """In the main process: adds rows to pytest-benchmark's that it has not measured itself."""
+    """Adds rows that workers measured to pytest-benchmark's, in the main process."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

@@ -22,7 +22,7 @@ LONGEST_LIMIT_S = 1e9  # the longest time that faulthandler accepts
 
 
 class Child(Enum):
-    """What the processes that a session starts do with an option of that session: to measure a case, or to prepare it.
+    """What becomes of a session's option in the processes that the session starts to measure or prepare cases.
 
     It selects tests or says how they are measured (SAME); it is told to each child anew (OWN); it selects a part of the
     tests, of which a child that prepares them all is told (PART); or the session alone does it, once (NONE).
@@ -33,7 +33,7 @@ class Child(Enum):
 
 @dataclass(frozen=True)
 class Option:
-    """Its name, the keywords that argparse and pytest take for it, and what becomes of its value.
+    """An option: its name, the keywords of argparse and pytest, and what becomes of its value.
 
     `reads` if it names files that are read; `writes` names any file in the folder that it names, "" for that file.
     `pytest --help` shows the `daily` ones; `flashinfer-perf options` shows all.
@@ -53,7 +53,7 @@ class Option:
 
     @property
     def fresh_default(self) -> Any:
-        """One of its own for each session: values of options that are repeated are added to it."""
+        """A default of its own for each session: repeated options add their values to it."""
         return list(self.default) if isinstance(self.default, list) else self.default
 
     @property
@@ -85,7 +85,7 @@ OPTION, QUESTION, BOUND = "option", "question", "bound"  # in the metadata of a 
 
 # The questions that options answer, which are their groups in `pytest --help`.
 CASES, TIMING, CHECKING = "which cases run", "how cases are timed", "whether answers are right"
-LONG_RUNS, FILES = "long runs, many GPUs and many hosts", "files that are read and written"
+LONG_RUNS, FILES = "long runs, many GPUs and many machines", "files that are read and written"
 
 
 def setting(question: str, name: str, **declared: Any) -> Any:
@@ -112,20 +112,20 @@ def options_of(kind: Any) -> dict[str, list[Option]]:
 
 
 def values_of(kind: Any, namespace: argparse.Namespace) -> dict[str, Any]:
-    """What was given for the options of a dataclass's fields, by the names of the fields."""
+    """The values of the options of a dataclass's fields, by the names of the fields."""
     declared = {one.name: one.metadata[OPTION] for one in fields(kind) if OPTION in one.metadata}
     values = {name: getattr(namespace, option.dest) for name, option in declared.items()}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def bounds_of(kind: Any) -> dict[str, Bound]:
-    """What the fields of a dataclass may be."""
+    """The bounds of a dataclass's fields, by their names."""
     return {one.name: one.metadata[BOUND] for one in fields(kind)}
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What a value may be: a test, its words, and how to read a value from text; as argparse's `type` it does so."""
+    """The values that are allowed: a test, its words, and how to read a value from text, as argparse's `type` does."""
 
     words: str
     allows: Callable[[Any], bool]

@@ -48,7 +48,7 @@ class ProjectFile:
     sections: Mapping[str, Any] = field(default_factory=dict)
 
     def where(self, section: str, glob: str) -> str:
-        """Where an entry stands, for a message."""
+        """The place of an entry, for a message."""
         return f"{self.path}: [{section}] {glob!r}"
 
     def verify(self, beside: Iterable[str]) -> None:
@@ -64,9 +64,9 @@ class ProjectFile:
         if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
             raise ProjectFileError(f'{self.path}: [{name}] must hold lines like "glob" = {{ name = value }}')
         for glob, entry in entries.items():
-            strange = next((one for one in entry if one not in fields), None)
-            if strange is not None:
-                raise ProjectFileError(f"{self.where(name, glob)}: {unknown(strange, fields)}")
+            unknown_field = next((one for one in entry if one not in fields), None)
+            if unknown_field is not None:
+                raise ProjectFileError(f"{self.where(name, glob)}: {unknown(unknown_field, fields)}")
         return dict(entries)
 
 
@@ -194,9 +194,9 @@ def read_quarantine(project: ProjectFile) -> tuple[Quarantined, ...]:
     return tuple(entries)
 
 
-def _day(said: Any, where: str) -> str:
+def _day(value: Any, where: str) -> str:
     """A date of TOML, or the same as text; empty where none is given."""
     try:
-        return "" if said is None else date.fromisoformat(str(said)).isoformat()
+        return "" if value is None else date.fromisoformat(str(value)).isoformat()
     except ValueError as error:
-        raise ProjectFileError(f"{where}: date must be a day as 2026-11-28, got {said!r}"[:LONGEST]) from error
+        raise ProjectFileError(f"{where}: date must be a day as 2026-11-28, got {value!r}"[:LONGEST]) from error

@@ -146,7 +146,7 @@ class Checking:
         CHECKING,
         "--perf-allow-output-mismatch",
         action="store_true",
-        help="Record cases with a wrong answer with the status `wrong`, instead of failing them.",
+        help="Keep cases with a wrong answer as rows of the status `wrong`, instead of failing them.",
     )
     tolerances: tuple[Override, ...] = ()
 
@@ -224,7 +224,7 @@ class Settings:
         "--perf-case-tag",
         may_be_empty=True,
         metavar="TAG",
-        help="Text to record in every row, such as nightly.",
+        help="Text to write into every row, such as nightly.",
     )
     strict_skips: tuple[str, ...] = setting(
         CHECKING,

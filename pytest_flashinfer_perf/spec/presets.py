@@ -20,7 +20,7 @@ class Spread(NamedTuple):
 
     @property
     def suffix(self) -> str:
-        """What a model's name has behind it: `-tp8-dp2`."""
+        """The end of a model's name, such as `-tp8-dp2`."""
         return "".join(f"-{way}{gpus}" for way, gpus in self._asdict().items() if gpus > 1)
 
 
@@ -39,7 +39,7 @@ class Model:
     dp: int = 1
 
     def batches(self, *whole: int) -> Iterator[int]:
-        """Each batch divided by the number of groups."""
+        """The batches of one group: each batch divided by the number of groups."""
         return iter(dict.fromkeys(max(1, batch // self.dp) for batch in whole))
 
 

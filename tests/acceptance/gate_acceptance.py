@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_flashinfer_perf.extensions.bisect.pairs import PairPlan
+from pytest_flashinfer_perf.extensions.bisect.pairs import PairSchedule
 from pytest_flashinfer_perf.gate.judge import judge
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Judgement, Rules, Verdict
@@ -120,7 +120,7 @@ def planned(
         taken.append(len(asked))
         return process(asked, rng), process(asked, rng, changes)
 
-    return PairPlan().follow(measure, held_to), sum(taken) / len(kernels)
+    return PairSchedule().follow(measure, held_to), sum(taken) / len(kernels)
 
 
 def rate(part: float, whole: float) -> float:

@@ -64,9 +64,9 @@ def ab(machine: Machine, planted: float) -> Judgement:
         cases = [case for case in CASES if wanted is None or case in wanted]
         return machine.run(cases=cases), machine.run(planted, cases)
 
-    from pytest_flashinfer_perf.extensions.bisect.pairs import PairPlan  # the gate is tested without extensions
+    from pytest_flashinfer_perf.extensions.bisect.pairs import PairSchedule  # the gate is tested without extensions
 
-    return PairPlan().follow(measure, Rules(paired=True))
+    return PairSchedule().follow(measure, Rules(paired=True))
 
 
 Compare = Callable[[Machine, float], Judgement]

@@ -113,7 +113,7 @@ def _decoded(
 
 @functools.wraps(_decoded)
 def _decoded_by_columns(*, state: Tensor, **others: Any) -> tuple[Tensor, Tensor]:
-    """With the state in K x V."""
+    """Decode with the state in K x V."""
     out, after = _decoded(state=state.transpose(-1, -2), **others)
     return out, after.transpose(-1, -2).contiguous()
 
@@ -172,7 +172,7 @@ def _mamba_updated(
     dt_bias: Tensor,
     state_batch_indices: Tensor,
 ) -> Tensor:
-    """In fp32 and without products: the kernel reads and writes states, which is all its work."""
+    """Update the state in fp32 and without products: the kernel only reads and writes states."""
     x, (B, C) = x.float(), (part.float().repeat_interleave(x.shape[1] // part.shape[1], 1) for part in (B, C))
     step = softplus(dt.float() + dt_bias.float())
     own = state[state_batch_indices].float() * torch.exp(step[..., None] * A)

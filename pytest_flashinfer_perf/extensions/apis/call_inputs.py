@@ -94,7 +94,7 @@ class CallInputs:
         return next((device for device in devices if device.type == "cuda"), torch.device("cpu"))
 
     def copied(self) -> CallInputs:
-        """The same in other memory, for a call that may change it."""
+        """Copy the inputs to other memory, for a call that may change them."""
         copy: CallInputs = Target(lambda _: None, (self,)).at_new_addresses().args[0]
         return copy
 
@@ -175,7 +175,7 @@ def _as_taken(api: Api, call: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _by_columns(rows: Tensor) -> Tensor:
-    """Each column in one piece, of a multiple of 4 numbers: so a kernel reads scales."""
+    """Store each column in one piece, of a multiple of 4 numbers, as kernels read scales."""
     count = rows.shape[-2]
     held = rows.new_zeros(*rows.shape[:-2], rows.shape[-1], -(-count // 4) * 4)
     held[..., :count] = rows.mT
@@ -189,7 +189,7 @@ def _output_dtype(api: Api, call: Mapping[str, Any]) -> dict[str, torch.dtype]:
 
 
 def _uniform(call: Mapping[str, Any]) -> dict[str, Any]:
-    """With probabilities as in upstream's script, on which a sampler's time depends: uniform numbers over their sum.
+    """Draw probabilities as upstream's script does, since they decide a sampler's time: uniform numbers over their sum.
 
     `init`, which makes a softmax of normal numbers, has seeded torch's generator.
     """

@@ -30,10 +30,10 @@ def prepared(api: Api, inputs: CallInputs) -> Prepared:
         return Prepared(cost(api, inputs), (), no_difference, "float64", probabilities=distribution)
     answer: dict[str, Tensor] = {}
     computed_in, missing = "nothing", ""
-    outputs_so_far = inputs.shared.prepared.outputs if inputs.shared.prepared else ()
+    compared = inputs.shared.prepared.outputs if inputs.shared.prepared else ()
     with FlopCounterMode(display=False) as products:
         try:
-            answer, computed_in = truth.answer(api, inputs, outputs_so_far)
+            answer, computed_in = truth.answer(api, inputs, compared)
         except truth.NoReferenceError as error:
             missing = str(error)
     outputs = tuple(name for name in inputs.shared.first.outputs if name in answer)
@@ -45,7 +45,7 @@ def prepared(api: Api, inputs: CallInputs) -> Prepared:
 
 
 def cost(api: Api, inputs: CallInputs, answer: Mapping[str, Tensor] = {}, flops: int = 0) -> Cost:
-    """What is changed in place counts by the rows that the call changes, also as read, unless products may read all."""
+    """The cost. What is changed in place counts by the rows that change, also as read, unless products may read all."""
     shares, held = dict(_changed(api, inputs)), dict(flat(written(api, inputs)))
     read = list(_read(api, inputs))
     reads = {} if flops else shares
@@ -61,13 +61,13 @@ def cost(api: Api, inputs: CallInputs, answer: Mapping[str, Tensor] = {}, flops:
 
 
 def _size(tensor: Tensor) -> int:
-    """In bytes; what an expanded tensor has once counts once."""
+    """The size in bytes; what an expanded tensor stores once counts once."""
     held = (size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
     return math.prod(held) * tensor.itemsize
 
 
 def _changed(api: Api, inputs: CallInputs) -> Iterator[tuple[Tensor, float]]:
-    """Of what is changed in place, as a cache to which a step appends, the share of rows that the call changes."""
+    """Each tensor that the call changes in place, such as a cache, with the share of its rows that the call changes."""
     whole = list(write_only(api, inputs))
     for name, shares in inputs.shared.first.changed.items():
         for tensor, share in zip(tensors(inputs.call[name]), shares, strict=True):
@@ -76,7 +76,7 @@ def _changed(api: Api, inputs: CallInputs) -> Iterator[tuple[Tensor, float]]:
 
 
 def _read(api: Api, inputs: CallInputs) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    """Each argument once, with the names of its axes, but for those that are only written."""
+    """The arguments that are read, each once, with the names of its axes."""
     dims = {one.argument: one.dims for one in api.inputs}
     filled = inputs.shared.unfilled & set(inputs.shared.first.changed)
     outputs = {one.argument for one in api.outputs} - set(dims) | filled

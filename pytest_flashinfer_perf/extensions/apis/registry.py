@@ -84,7 +84,7 @@ def described(path: str, label: str, entry: tuple[Callable[..., Any], Any], coun
 
 
 def _arguments(init: Callable[..., Any]) -> dict[str, Any]:
-    """With those that it passes on to another one by `**kwargs`."""
+    """The parameters of a function, and of the one to which it passes `**kwargs` on."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = inspect.signature(init).parameters.values()
     own = {p.name: p.default for p in parameters if p.kind in named and p.name not in BESIDE_AXES}
@@ -113,7 +113,7 @@ def _declared(described: dict[str, Any]) -> Iterator[Declared]:
 
 
 def _backends(path: str) -> Iterator[str]:
-    """Those that the API, or its wrapper's constructor, lists as an argument; its default where it lists none."""
+    """The backends that an argument of the API or of its wrapper's constructor lists, else its default."""
     function = located(path)
     owner = located(path.rpartition(".")[0])
     for callee in (function, getattr(owner, "__init__", None) if inspect.isclass(owner) else None):

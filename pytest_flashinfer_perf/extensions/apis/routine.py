@@ -193,7 +193,7 @@ TIMES = 8
 
 @functools.cache
 def footprint(api: Api, params: ApiParams) -> int:
-    """By making the inputs where nothing is stored; by what the template declares where its `init` looks at values."""
+    """Estimate the bytes from inputs on torch's meta device, or from the template where its `init` looks at values."""
     try:
         drawn = call_inputs.make(api, params, "meta", 0)
         return TIMES * sum(tensor.nbytes for tensor in tensors(drawn.all))

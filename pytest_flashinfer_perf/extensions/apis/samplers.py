@@ -35,7 +35,7 @@ def drawn(api: Api, inputs: CallInputs) -> dict[str, Tensor]:
 
 
 def probabilities(api: Api, arguments: Mapping[str, Any]) -> Tensor:
-    """What is sampled from, row by row, once all filters are applied in the API's own order: k, p, then min p."""
+    """The distribution of each row once all filters are applied in the API's own order: k, p, then min p."""
     name = _distribution_argument(api) or ""
     values = arguments[name].double()
     kept = values.softmax(-1) if name == "logits" else values / values.sum(-1, keepdim=True)
@@ -60,7 +60,7 @@ def undecided(arguments: Mapping[str, Any], values: Tensor) -> Tensor:
 
 
 def _argument(arguments: Mapping[str, Any], name: str) -> Any:
-    """Under one of two names: a number for all rows, or one for each."""
+    """The argument under any of its names: a number for all rows, or one for each."""
     names = (name, f"{name}_arr", f"maybe_{name}_arr")
     return next((arguments[one] for one in names if arguments.get(one) is not None), None)
 

@@ -127,7 +127,7 @@ def _counts(api: Api, *, smoke: bool) -> list[Sizes]:
 
 
 def _one_token_each(api: Api, counts: Sizes) -> Sizes:
-    """Of the requests of a decoding step: what has more is speculative, and is called with a mask."""
+    """One token for each request of a decoding step: more tokens are speculative, and need a mask."""
     has_both = {"num_tokens", "batch_size"} <= {axis.name for axis in api.axes}
     return {"batch_size": counts["num_tokens"]} if has_both and api.family == "decode" else {}
 

@@ -79,7 +79,7 @@ APIS: Mapping[str, ApiSpecial] = {
 
 
 def special(api: Api) -> ApiSpecial:
-    """Each fact of the first entry that has it."""
+    """The special facts of an API: each from the first entry that has it."""
     names = f" {api.path} {api.label} "
     entries = [one for part, one in APIS.items() if part in names]
     facts = {fact.name: [value for one in entries if (value := getattr(one, fact.name))] for fact in fields(ApiSpecial)}

@@ -30,7 +30,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Declared:
-    """A tensor or a number, in a template's words: the argument it is, or is written to, and the axes of its shape."""
+    """A tensor or number that a template declares: the argument that holds it, and the axes of its shape."""
 
     name: str
     argument: str
@@ -111,7 +111,7 @@ def installed() -> Registry:
 
 
 def _kept_at(origin: Path) -> Path:
-    """By version, by place, since a checkout may change, by what its packages let it import, and by what is by hand."""
+    """The cache file, by FlashInfer's version and place, the packages that it can import, and our own templates."""
     ours = [Path(__file__).with_name(name) for name in ("special_cases.py", "by_hand.py")]
     packages = (requirements.PROJECT, "torch", "nvidia-cutlass-dsl", "triton")
     stated = [

@@ -28,7 +28,7 @@ class _Line:
 
     @classmethod
     def read(cls, routine: str, api: Api, flags: Mapping[str, str]) -> _Line:
-        """With what upstream takes for granted: `enable_pdl` is off unless it is asked for."""
+        """Read a line, with upstream's defaults: `enable_pdl` is off unless the line sets it."""
         defaults = {"enable_pdl": "False", **(_special(routine).defaults or special_cases.DEFAULTS.get(api.family, {}))}
         axes = {axis.name for axis in api.axes}
         names = {*api.arguments, *axes, "input_dtype"}

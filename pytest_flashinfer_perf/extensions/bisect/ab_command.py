@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_flashinfer_perf.api import Run, commands, options, printing, processes, run_file, verdict
 from pytest_flashinfer_perf.extensions.bisect import histories, places
-from pytest_flashinfer_perf.extensions.bisect.pairs import PairPlan
+from pytest_flashinfer_perf.extensions.bisect.pairs import PairSchedule
 from pytest_flashinfer_perf.extensions.compare import judging, sides
 
 EXAMPLE = """examples:
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     with _environments(args, for_pytest, rules) as (base, head, output):
         session = PairedRuns(base, head, for_pytest, output, gpu, args.budget)
         with sides.alone_on(gpu):
-            judgement = PairPlan(args.pairs, args.most_pairs).follow(session.pair, rules, session.more)
+            judgement = PairSchedule(args.pairs, args.most_pairs).follow(session.pair, rules, session.more)
     refusals = (*judgement.refusals, *session.failures("base"))
     judgement = replace(judgement, refusals=refusals, failures=session.failures("head"))
     judging.keep(judgement, output)

@@ -117,7 +117,7 @@ def _searched(history: History, where: Places, compare: Compare) -> list[CaseSea
     def compare_and_say(question: Question) -> Mapping[str, CaseFinding]:
         start = time.monotonic()
         findings = compare(question)
-        for line in _step(question, findings, history, time.monotonic() - start):
+        for line in _comparison_lines(question, findings, history, time.monotonic() - start):
             printing.say(line)
         return findings
 
@@ -133,9 +133,9 @@ def parser() -> argparse.ArgumentParser:
     result = commands.parser_of(
         "bisect",
         "Find the release of FlashInfer, or the commit of any repository, in which cases became slower (or changed as "
-        "--find asks). Each step compares a revision with the good end, in pairs of processes, until the verdict is "
-        "certain. Exits with 0 if the change is found for every case in which the ends differ, with 1 if only for "
-        "some, with 2 if the ends differ in no case, or not surely, or after an error.",
+        "--find asks). Each comparison measures a revision beside the good end, in pairs of processes, until the "
+        "verdict is certain. Exits with 0 if the change is found for every case in which the ends differ, with 1 if "
+        "only for some, with 2 if the ends differ in no case, or not surely, or after an error.",
         EXAMPLE,
         usage="(--releases GOOD BAD | --repo PATH --good REV --bad REV) [OPTIONS] -- PYTEST_ARGS",
     )
@@ -158,10 +158,12 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
-# The text of a search: a line for each step and finding, and the result of each case.
+# The text of a search: a line for each comparison and finding, and the result of each case.
 
 
-def _step(question: Question, findings: Mapping[str, CaseFinding], history: History, seconds: float) -> Iterator[str]:
+def _comparison_lines(
+    question: Question, findings: Mapping[str, CaseFinding], history: History, seconds: float
+) -> Iterator[str]:
     beside = f" beside {history.title(question.base)}" if question.stage == "verify" else ""
     yield f"{question.number:2} {question.stage}: {history.title(question.head)}{beside} ({seconds:.0f} s)"
     for case, finding in findings.items():

@@ -17,7 +17,7 @@ from pytest_flashinfer_perf.extensions.bisect.histories import History, Next, Po
 
 RESULT = "result.json"  # in the folder of a search
 
-Stage = Literal["ends", "step", "verify"]
+Stage = Literal["ends", "search", "verify"]
 Side = Literal["base", "head"]
 
 
@@ -80,7 +80,7 @@ class PointError(run_file.RunError):
 
 def skipped(question: Question, error: PointError) -> dict[str, CaseFinding]:
     """Findings for a point that cannot be measured; raises the error if the search needs that point."""
-    if question.stage == "ends" or (question.stage == "step" and error.point == question.base):
+    if question.stage == "ends" or (question.stage == "search" and error.point == question.base):
         raise error
     sentence = str(error).partition("\n")[0]
     return {case: CaseFinding(PointVerdict.SKIP, sentence, test) for case, test in question.tests.items()}
@@ -141,7 +141,7 @@ class RevisionSearch:
             if chosen.point is None:
                 self._verify(chosen.suspects, wanted[chosen])
                 continue
-            findings = self._ask("step", self.history.good, chosen.point, wanted[chosen])
+            findings = self._ask("search", self.history.good, chosen.point, wanted[chosen])
             for trail in wanted[chosen]:
                 trail.answers[chosen.point] = findings[trail.case].answer
         return trails
@@ -176,5 +176,5 @@ class RevisionSearch:
 
     def _ask(self, stage: Stage, base: str, head: str, trails: Sequence[CaseSearch] = ()) -> Mapping[str, CaseFinding]:
         tests = {trail.case: trail.ends.test for trail in trails}
-        levels = {trail.case: trail.ends.half for trail in trails} if stage == "step" else {}
+        levels = {trail.case: trail.ends.half for trail in trails} if stage == "search" else {}
         return self.compare(Question(next(self._numbers), stage, base, head, tests, levels))

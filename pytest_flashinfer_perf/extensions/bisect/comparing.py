@@ -11,7 +11,7 @@ from typing import Literal
 from pytest_flashinfer_perf.api import Row, Run, effects, match, thresholds, verdict, words
 from pytest_flashinfer_perf.extensions.bisect.bisection import CaseFinding, PointError, Question, Side, skipped
 from pytest_flashinfer_perf.extensions.bisect.histories import PointVerdict
-from pytest_flashinfer_perf.extensions.bisect.pairs import PairPlan
+from pytest_flashinfer_perf.extensions.bisect.pairs import PairSchedule
 from pytest_flashinfer_perf.extensions.compare import sides
 
 ANSWERS = {
@@ -47,9 +47,9 @@ class Times:
             levels = question.levels.items()
             entries = ((escape(case), {limit: math.expm1(level), "floor_us": 0.0}) for case, level in levels)
             rules = replace(rules, thresholds=thresholds.Thresholds(tuple(entries)))
-        plan = PairPlan(self.pairs, self.most_pairs)
+        schedule = PairSchedule(self.pairs, self.most_pairs)
         try:
-            judgement = plan.follow(lambda nth, cases: self._pair(question, nth, cases), rules)
+            judgement = schedule.follow(lambda nth, cases: self._pair(question, nth, cases), rules)
         except PointError as error:
             return skipped(question, error)
         self.save_verdicts(question, judgement)
@@ -85,7 +85,7 @@ class Times:
 
 
 def _others(judged: verdict.Judged) -> Iterable[str]:
-    """Other differences between the sides: kernels, clock, the chosen backend, libraries."""
+    """The other differences between the sides: kernels, clock, the chosen backend, libraries."""
     yield from words.remarks(judged)
     before, after = _backends(judged.case.before), _backends(judged.case.after)
     if before != after:

@@ -12,14 +12,14 @@ from pytest_flashinfer_perf.gate.confirmation import Remeasured, confirm
 FEWEST = 3  # pairs before anything is certain
 CERTAIN = 0.001  # the risk at which SAME needs no more pairs
 LOOKS = 10  # early verdicts are made at a tenth of the error rate: each look is a chance to err
-HELPED_BY_MORE = (match.Reason.NOT_SIGNIFICANT, match.Reason.CANNOT_SEE, match.Reason.BUSY, match.Reason.FEW_CALLS)
+HELPED_BY_MORE = (match.Reason.NOT_SIGNIFICANT, match.Reason.CANNOT_SEE, match.Reason.LOADED, match.Reason.FEW_CALLS)
 
 # Measures the n-th pair, of these cases or of all, and gives base and head.
 MeasurePair = Callable[[int, "frozenset[str] | None"], tuple[Run, Run]]
 
 
 @dataclass
-class PairPlan:
+class PairSchedule:
     """The number of pairs: `pairs` unless all verdicts are certain earlier, up to `most` for AMBIGUOUS cases."""
 
     pairs: int = 5
@@ -49,7 +49,7 @@ class PairPlan:
         return confirm(judgement, self._again(judgement))
 
     def wanted(self, judgement: verdict.Judgement) -> frozenset[str] | None:
-        """Whose next pair is worth its time; None for all."""
+        """The cases whose next pair is worth its time; None for all."""
         done = len(judgement.base)
         if done < self.fewest:
             return None
@@ -76,11 +76,11 @@ class PairPlan:
     def _since_suspected(self, judged: verdict.Judged) -> Remeasured:
         changes = judged.effects[0].replicates.changes
         since = changes[self.suspected.get(judged.name, len(changes)) :]
-        return Remeasured(since, "this machine was busy" if judged.case.left_out else "")
+        return Remeasured(since, "others used this machine" if judged.case.left_out else "")
 
 
 def _certain(judged: verdict.Judged, cases: int) -> bool:
-    """So sure that no other case, and no further pair, is likely to change it."""
+    """Whether the verdict is so sure that no other case, and no further pair, is likely to change it."""
     [primary, *_] = judged.effects
     if judged.verdict in (verdict.Verdict.SLOWER, verdict.Verdict.FASTER):
         q = effects.Q_SLOWER if judged.verdict is verdict.Verdict.SLOWER else effects.Q_FASTER

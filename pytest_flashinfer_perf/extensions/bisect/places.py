@@ -61,7 +61,7 @@ class Worktrees:
         return path
 
     def _environment(self, side: Side, tree: Path) -> processes.Environment:
-        """Without .pyc files: files of two checkouts within a second can have one size and date."""
+        """The environment of a worktree, without .pyc files: files of two checkouts can have the same size and date."""
         variables = {"PYTHONDONTWRITEBYTECODE": "1"}
         if (tree / "flashinfer" / "__init__.py").is_file():  # its cache is keyed by the version, which commits share
             variables["FLASHINFER_WORKSPACE_BASE"] = str(self.folder / "compiled" / side)
@@ -82,7 +82,7 @@ class Worktrees:
 def worktrees(
     folder: Path, arguments: Sequence[str], command: Sequence[str], output: Path, build: str | None
 ) -> Worktrees:
-    """Where commits of the folder's repository are measured by pytest with these arguments, in files of `output`."""
+    """The worktrees in which pytest measures commits of the folder's repository, with files in `output`."""
     repo = Path(git(folder, "rev-parse", "--show-toplevel"))
     here = Path.cwd().resolve()
     below = here.relative_to(repo) if here.is_relative_to(repo) else None
@@ -152,7 +152,7 @@ class Installed:
                     self._add(one.requirement, site, f"{point}-{one.name}")
 
     def _add(self, wanted: str, site: Path, name: str) -> None:
-        """By way of an empty folder: pip would not touch a folder that two packages share."""
+        """Install by way of an empty folder: pip would not touch a folder that two packages share."""
         with tempfile.TemporaryDirectory(dir=site.parent) as alone:
             words = [*self.install, "--no-deps", "--target", alone, wanted]
             sides.logged(words, self.folder / "builds" / f"{name}.log")

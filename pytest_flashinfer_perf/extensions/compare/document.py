@@ -1,6 +1,6 @@
 """The comparison as data, written as JSON: every verdict with the numbers that led to it.
 
-Equal inputs give equal files. A `Told` is what other forms of the comparison are made of.
+Equal inputs give equal files. Other forms of the comparison are made of a `VerdictsDocument`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class ToldRun:
+class RunEntry:
     source: str
     when: str
     commit: str | None
 
 
 @dataclass(frozen=True)
-class ToldSum:
+class SumEntry:
     """A sum over cases. The names of its fields are those of the sums that came first."""
 
     model: str
@@ -36,14 +36,14 @@ class ToldSum:
 
 
 @dataclass(frozen=True)
-class ToldNoise:
+class NoiseEntry:
     sd: float
     df: float
     source: str
 
 
 @dataclass(frozen=True)
-class ToldEffect:
+class EffectEntry:
     """Changes, errors and bounds are logarithms of ratios."""
 
     change: float
@@ -55,11 +55,11 @@ class ToldEffect:
     significant: int
     before: tuple[float, ...]
     after: tuple[float, ...]
-    noise: ToldNoise
+    noise: NoiseEntry
 
 
 @dataclass(frozen=True)
-class ToldCase:
+class CaseEntry:
     case: str
     verdict: verdict.Verdict
     reason: str
@@ -76,11 +76,11 @@ class ToldCase:
     admitted: bool
     before_s: tuple[float | None, ...]
     after_s: tuple[float | None, ...]
-    effects: Mapping[str, ToldEffect]
+    effects: Mapping[str, EffectEntry]
 
 
 @dataclass(frozen=True)
-class Told:
+class VerdictsDocument:
     """All that is said of a comparison."""
 
     flashinfer_perf_gate: int
@@ -91,18 +91,18 @@ class Told:
     notes: tuple[str, ...]
     paired: bool
     allowed: tuple[str, ...]
-    base: tuple[ToldRun, ...]
-    head: tuple[ToldRun, ...]
-    steps: tuple[ToldSum, ...]
-    cases: tuple[ToldCase, ...]
+    base: tuple[RunEntry, ...]
+    head: tuple[RunEntry, ...]
+    steps: tuple[SumEntry, ...]
+    cases: tuple[CaseEntry, ...]
 
 
 def text(judgement: verdict.Judgement) -> str:
     return json.dumps(fields.written(of(judgement)), indent=1) + "\n"
 
 
-def of(judgement: verdict.Judgement) -> Told:
-    return Told(
+def of(judgement: verdict.Judgement) -> VerdictsDocument:
+    return VerdictsDocument(
         flashinfer_perf_gate=SCHEMA,
         exit_code=judgement.exit_code,
         headline=words.headline(judgement),
@@ -118,16 +118,16 @@ def of(judgement: verdict.Judgement) -> Told:
     )
 
 
-def _runs(runs: Sequence[Run]) -> tuple[ToldRun, ...]:
-    return tuple(ToldRun(run.source, run.when.isoformat(), run.commit.id) for run in runs)
+def _runs(runs: Sequence[Run]) -> tuple[RunEntry, ...]:
+    return tuple(RunEntry(run.source, run.when.isoformat(), run.commit.id) for run in runs)
 
 
-def _sum(one: verdict.RunSum) -> ToldSum:
-    return ToldSum(one.name, one.line, one.subject, one.leads, one.sentence, one.worse, one.unknown)
+def _sum(one: verdict.RunSum) -> SumEntry:
+    return SumEntry(one.name, one.line, one.subject, one.leads, one.sentence, one.worse, one.unknown)
 
 
-def _case(judged: verdict.Judged) -> ToldCase:
-    return ToldCase(
+def _case(judged: verdict.Judged) -> CaseEntry:
+    return CaseEntry(
         case=judged.name,
         verdict=judged.verdict,
         reason=str(judged.reason),
@@ -153,8 +153,8 @@ def _medians(rows: Sequence[Row]) -> tuple[float | None, ...]:
     return tuple(row.median if math.isfinite(row.median) else None for row in rows)
 
 
-def _effect(effect: effects.Effect) -> ToldEffect:
-    return ToldEffect(
+def _effect(effect: effects.Effect) -> EffectEntry:
+    return EffectEntry(
         change=effect.change,
         error=effect.error,
         lower=effect.bound(-1),
@@ -164,5 +164,5 @@ def _effect(effect: effects.Effect) -> ToldEffect:
         significant=effect.significant,
         before=effect.replicates.before,
         after=effect.replicates.after,
-        noise=ToldNoise(effect.noise.sd, effect.noise.df, effect.noise.source),
+        noise=NoiseEntry(effect.noise.sd, effect.noise.df, effect.noise.source),
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_flashinfer_perf.api import formatting, printing, verdict, words
 from pytest_flashinfer_perf.extensions.compare import document
-from pytest_flashinfer_perf.extensions.compare.document import Told, ToldCase
+from pytest_flashinfer_perf.extensions.compare.document import CaseEntry, VerdictsDocument
 
 HEAD = ("| verdict | case | time | change | detects from | why |", "|---|---|---|---|---|---|")
 FOLDED = (verdict.Verdict.SAME, verdict.Verdict.NEW)
@@ -21,19 +21,19 @@ def text(judgement: verdict.Judgement) -> str:
     return "\n".join(_lines(document.of(judgement))) + "\n"
 
 
-def _lines(told: Told) -> Iterator[str]:
-    yield f"### flashinfer-perf: {formatting.as_markdown(told.headline)}"
+def _lines(verdicts: VerdictsDocument) -> Iterator[str]:
+    yield f"### flashinfer-perf: {formatting.as_markdown(verdicts.headline)}"
     yield ""
-    for one in told.steps:
+    for one in verdicts.steps:
         yield from (formatting.as_markdown(one.line), "") if one.is_traffic else ()
-    yield formatting.as_markdown(told.against)
-    refused = (f"**Refused**: {formatting.as_markdown(problem)}" for problem in told.refusals)
-    sums = (formatting.as_markdown(one.line) for one in told.steps if not one.is_traffic)
-    for line in (*refused, *sums, *map(formatting.as_markdown, told.notes)):
+    yield formatting.as_markdown(verdicts.against)
+    refused = (f"**Refused**: {formatting.as_markdown(problem)}" for problem in verdicts.refusals)
+    sums = (formatting.as_markdown(one.line) for one in verdicts.steps if not one.is_traffic)
+    for line in (*refused, *sums, *map(formatting.as_markdown, verdicts.notes)):
         yield ""
         yield line
-    shown, others = list[ToldCase](), list[ToldCase]()
-    for case in told.cases:
+    shown, others = list[CaseEntry](), list[CaseEntry]()
+    for case in verdicts.cases:
         (others if case.verdict in FOLDED and not case.broken else shown).append(case)
     if shown:
         yield ""
@@ -44,12 +44,12 @@ def _lines(told: Told) -> Iterator[str]:
         yield from ("", "</details>")
 
 
-def _table(cases: Sequence[ToldCase]) -> Iterator[str]:
+def _table(cases: Sequence[CaseEntry]) -> Iterator[str]:
     yield from HEAD
     yield from map(_line, cases)
 
 
-def _line(case: ToldCase) -> str:
+def _line(case: CaseEntry) -> str:
     beside = [*case.remarks, *([] if case.judged_in else [case.sentence])]
     why = "; ".join([f"`{case.reason}`", *map(formatting.as_markdown, beside)])
     cells = (case.verdict.value, case.case, case.time, case.change, case.detects)
@@ -88,11 +88,11 @@ def summarized(text: str) -> Iterator[str]:
 
 
 def cut(text: str, most: int) -> str:
-    """As many of its lines as have so many bytes: GitHub takes all of a text or nothing."""
-    said = text.encode(errors="backslashreplace")
-    if len(said) <= most:
+    """Keep as many lines as fit into so many bytes: GitHub takes all of a text or nothing."""
+    encoded = text.encode(errors="backslashreplace")
+    if len(encoded) <= most:
         return text
-    kept = said[: said.rfind(b"\n", 0, most)].decode()
+    kept = encoded[: encoded.rfind(b"\n", 0, most)].decode()
     folded = kept.count("<details>") - kept.count("</details>")
     return kept + "\n\n</details>" * folded + "\n\nThe rest is in the files.\n"
 

@@ -51,13 +51,13 @@ def measured(
     only: Sequence[str] | None = None,
     title: str = "",
 ) -> processes.Done:
-    """As `ran`; raises RunError for a process that did not measure. With a title, say what it took."""
+    """Run a process and read its rows; raises RunError if it did not measure. With a title, say what it took."""
     start, done = time.monotonic(), processes.ran(where, arguments, stem, only)
     measures = done.code == processes.PASSED and done.run.rows
     if not (measures or done.failed):
         ended = "measured nothing" if done.code == processes.PASSED else f"exited with code {done.code}"
-        said = processes.end(done.log, LINES_OF_LOG)
-        raise RunError(f"{shlex.join(done.words)} {ended}, full log: {done.log}\n{said}")
+        last_lines = processes.end(done.log, LINES_OF_LOG)
+        raise RunError(f"{shlex.join(done.words)} {ended}, full log: {done.log}\n{last_lines}")
     if title:
         printing.say(f"{title}: {formatting.counted(len(done.run.rows), 'case')} in {time.monotonic() - start:.1f} s")
     return done

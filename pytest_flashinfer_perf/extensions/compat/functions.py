@@ -63,7 +63,7 @@ Timer = Callable[[CallSpec, Mapping[str, Any]], Measurement]
 def unchecked(
     call: CallSpec, how: Measuring, device: str, name: str = "", time_calls: TimeCalls = alone
 ) -> Measurement:
-    """By events what CUPTI cannot time: a program that ran with the original function goes on."""
+    """Time a call without a check; by events if CUPTI cannot, as the original function would go on, too."""
     off = Checking(refcheck="off")
     timed = partial(measure_call, call, checking=off, device=device, name=name, time_calls=time_calls)
     try:

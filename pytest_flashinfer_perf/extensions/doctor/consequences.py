@@ -26,5 +26,7 @@ def without(package: str, *, is_there: bool = False) -> str | None:
 
     One that is there in another version may be imported all the same, as cuda-bindings 13.3 was for 13.1 on an H200.
     """
-    known = next((then for name, then in WITHOUT.items() if package == name or package.startswith(f"{name}-")), None)
-    return None if is_there and known == NO_IMPORT else known
+    consequence = next(
+        (then for name, then in WITHOUT.items() if package == name or package.startswith(f"{name}-")), None
+    )
+    return None if is_there and consequence == NO_IMPORT else consequence

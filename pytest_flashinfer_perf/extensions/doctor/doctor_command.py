@@ -50,8 +50,8 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
         yield from _titled("", facts["flashinfer"])
     yield from _requirements(facts)
     timed = {**facts["instruments"], "clock pass": facts["clock_pass"], **facts["beside"]}.items()
-    said = (f"{name}: {'yes' if why is None else f'no, {why}'}" for name, why in timed)
-    yield from _titled("measured", "; ".join(said))
+    answers = (f"{name}: {'yes' if why is None else f'no, {why}'}" for name, why in timed)
+    yield from _titled("measured", "; ".join(answers))
     yield ""
     yield from _routines(facts["routines"])
     yield ""
@@ -98,7 +98,7 @@ def _routines(routines: Mapping[str, Mapping[str, str | None]]) -> Iterator[str]
 
 
 def _why_not(routines: Mapping[str, Mapping[str, str | None]]) -> Iterator[str]:
-    """Each reason once, with all routines and backends that it holds for."""
+    """The reasons why cases cannot run, each once, with all routines and backends that it holds for."""
     reasons = [(name, b, reason) for name, backends in routines.items() for b, reason in backends.items() if reason]
     for reason, alike in formatting.grouped(reasons, lambda one: SUBJECT.sub("", one[2])):
         yield from formatting.wrapped(f"no: {reason}", 4)
@@ -128,11 +128,11 @@ Facts = dict[str, Any]
 def examine() -> Facts:
     """NVML before torch: once torch has touched a GPU, this process is on it too."""
     health = {uuid: gpus.health(uuid) for uuid in gpus.uuids()}
-    found = [devices.find(f"cuda:{i}") for i in range(torch.cuda.device_count())]
-    return {"no_gpu": _no_gpu(health), **facts_about(devices.find("auto"), found, health)}
+    local_gpus = [devices.find(f"cuda:{i}") for i in range(torch.cuda.device_count())]
+    return {"no_gpu": _no_gpu(health), **facts_about(devices.find("auto"), local_gpus, health)}
 
 
-def facts_about(device: Device, found: list[Device], health: Mapping[str, Facts]) -> Facts:
+def facts_about(device: Device, local_gpus: list[Device], health: Mapping[str, Facts]) -> Facts:
     """The facts that are shown, for the device that a run would measure."""
     # For each backend the reason why it cannot run here, or None; single shapes may have further limits.
     routines = {
@@ -145,7 +145,7 @@ def facts_about(device: Device, found: list[Device], health: Mapping[str, Facts]
     return {
         "device": str(device.torch),
         "measures_on_gpu": device.is_gpu and runs,
-        "gpus": [{**_described(gpu), **health.get(gpu.uuid or "", {})} for gpu in found],
+        "gpus": [{**_described(gpu), **health.get(gpu.uuid or "", {})} for gpu in local_gpus],
         "software": provenance.versions(),
         "flashinfer": capability.flashinfer_import_error(),
         "requirements": requirements.versions(),

@@ -22,7 +22,7 @@ def health(uuid: str) -> dict[str, Any]:
     nvml, handle = provenance.nvml(), provenance.handle_of(uuid)
     if nvml is None or handle is None:
         return {}
-    asked: dict[str, Callable[[], Any]] = {
+    readers: dict[str, Callable[[], Any]] = {
         "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
         "sm_mhz_most": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
         "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
@@ -33,7 +33,7 @@ def health(uuid: str) -> dict[str, Any]:
         "throttle": lambda: provenance.throttle(handle),
         "processes": lambda: [_process(nvml, p) for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)],
     }
-    return {name: _or_none(nvml, ask) for name, ask in asked.items()}
+    return {name: _or_none(nvml, ask) for name, ask in readers.items()}
 
 
 def _or_none(nvml: Any, ask: Callable[[], Any]) -> Any:

@@ -53,7 +53,7 @@ def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
 
 @pytest.hookimpl(specname="pytest_configure", tryfirst=True)
 def pytest_configure_before_hypothesis(config: pytest.Config) -> None:
-    """Its plugin loads the profile that is named."""
+    """Register our profiles before hypothesis's plugin loads the one that is named."""
     if config.getoption("--hypothesis-profile", None) in PROFILES:
         from pytest_flashinfer_perf.extensions.fuzz import profiles
 

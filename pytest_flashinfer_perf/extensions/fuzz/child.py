@@ -185,7 +185,7 @@ class Trial:
         return Outcome("right")
 
     def _watched(self, case: Case) -> Case:
-        """With bounded work, and a backend whose errors can be distinguished from those of our own code."""
+        """Bound the routine's work, and tell errors of the backend from those of our own code."""
         routine, backend = case.routine, case.backend
         most = FLOPS_GPU if self.device.is_gpu else FLOPS_CPU
 

@@ -89,7 +89,7 @@ class ChildProcess:
         return answer.value if isinstance(answer, Answer) else answer
 
     def output(self) -> str:
-        """What was printed since the last request."""
+        """The text that was printed since the last request."""
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
 
@@ -154,7 +154,7 @@ class ChildProcess:
 
 
 def main(descriptor: int) -> None:
-    """In the child: fork workers until the connection is closed."""
+    """Run the child: fork workers until the connection is closed."""
     connection = Connection(descriptor)
     sys.path[:] = connection.recv()
     with garbage.importing():

@@ -62,11 +62,11 @@ class Search:
         return Case(self.routine, Shape(params), self.backend_name, seed)
 
 
-class FoundError(FlashinferPerfError):
+class FindingError(FlashinferPerfError):
     """Raised by the property; hypothesis takes each subclass for a separate failure and shrinks it separately."""
 
 
-ERRORS = {kind: type(f"{kind.title()}Error", (FoundError,), {}) for kind in FINDINGS}
+ERRORS = {kind: type(f"{kind.title()}Error", (FindingError,), {}) for kind in FINDINGS}
 
 
 class NothingLaunchedError(FlashinferPerfError):
@@ -168,9 +168,9 @@ class SearchRun:
     def _why_not(self) -> str:
         reasons = self.tally.skipped + self.tally.refused + self.tally.quarantined
         counts = [f"{count} x {reason}" for reason, count in reasons.most_common(5)]
-        said = counts or ["no valid shape has these flags"]
+        lines = counts or ["no valid shape has these flags"]
         name, backend = self._search.routine.name, self._search.backend_name
-        return "\n  ".join((f"no example of {name} was launched and checked with {backend}:", *said))
+        return "\n  ".join((f"no example of {name} was launched and checked with {backend}:", *lines))
 
 
 @dataclass

@@ -25,7 +25,7 @@ class HostLimits:
 
 
 def broken(case: match.ComparedCase, limits: HostLimits) -> Iterator[thresholds.Broken]:
-    """Which of them this run does not keep."""
+    """The limits that this run does not keep."""
     hosts = [of(row) for row in case.after]
     for field in ("host_us", "plan_us", "launches"):
         most = getattr(limits, f"max_{field}")

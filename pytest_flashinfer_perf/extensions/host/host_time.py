@@ -64,5 +64,5 @@ def of(row: Row) -> HostTime | None:
 
 
 def places(host: HostTime) -> list[str]:
-    """How often, and by which lines of Python, a call waits for the GPU."""
+    """The lines of Python by which a call waits for the GPU, and how often."""
     return [f"{one.count} x {one.line or 'a line that could not be seen'}" for one in host.lines]

@@ -18,7 +18,7 @@ def with_host_time(rows: Iterable[Row]) -> list[tuple[Row, HostTime]]:
 
 
 def lines(rows: Sequence[Row]) -> Iterator[str]:
-    """For a terminal, in 80 columns: what each call takes and asks for, and the lines of Python that wait."""
+    """A table of 80 columns: what each call costs the host, and the lines of Python that wait."""
     shown = with_host_time(rows)
     if not shown:
         yield NOTHING

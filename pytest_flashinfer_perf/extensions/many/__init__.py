@@ -1,4 +1,4 @@
-"""Many GPUs of one host: the workers of pytest-xdist, one for each, replaced when a case ends one."""
+"""Many GPUs of one machine: the workers of pytest-xdist, one for each, replaced when a case ends one."""
 
 from __future__ import annotations
 

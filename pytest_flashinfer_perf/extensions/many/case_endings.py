@@ -76,6 +76,6 @@ def _of_code(code: int | None) -> tuple[str, str]:
     if code >= 0:
         return EXITED, f"its process exited with code {code}: something that the case calls ends it, as os._exit does"
     if code == -signal.SIGKILL:
-        return KILLED, "its process was ended by SIGKILL, as a host does that is out of memory"
+        return KILLED, "its process was ended by SIGKILL, as a machine does that is out of memory"
     names = {int(one): one.name for one in signal.Signals}
     return KILLED, f"its process was ended by {names.get(-code, f'signal {-code}')}"

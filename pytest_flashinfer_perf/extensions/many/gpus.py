@@ -51,7 +51,7 @@ def of_session() -> list[str]:
 
 @functools.cache
 def _uuids(visible: str | None) -> list[str]:
-    """Asked of another process, since what a process can see is settled when it first looks."""
+    """Ask another process for the GPUs, since what a process can see is settled when it first looks."""
     from pytest_flashinfer_perf.api import processes
 
     program = (
@@ -59,8 +59,8 @@ def _uuids(visible: str | None) -> list[str]:
         "print(json.dumps([f'GPU-{torch.cuda.get_device_properties(i).uuid}' for i in range(count)]))"
     )
     try:
-        told = processes.answer(program, **({} if visible is None else {VISIBLE: visible}))
+        printed = processes.answer(program, **({} if visible is None else {VISIBLE: visible}))
     except processes.NoAnswerError as error:
-        raise processes.NoAnswerError(f"the GPUs of this host could not be listed: {error}") from error
-    uuids: list[str] = json.loads(told.splitlines()[-1])
+        raise processes.NoAnswerError(f"the GPUs of this machine could not be listed: {error}") from error
+    uuids: list[str] = json.loads(printed.splitlines()[-1])
     return uuids

@@ -32,7 +32,9 @@ POISONED = 70  # a worker's exit code; why it ended is in the report that it sen
 BEGUN = '{"begun"'
 AS_OFTEN_AS_NEEDED = "1000000"  # each worker that dies has cost a case, and there are no more of them than cases
 MOST_STILLBORN = 3
-ONE_HOST = "workers of another host: a run is spread over hosts by --perf-shard, and joined by flashinfer-perf merge"
+ONE_MACHINE = (
+    "workers of another machine: a run is spread over machines by --perf-shard, and joined by flashinfer-perf merge"
+)
 DIST = {
     "each": "every worker would measure every case",
     **dict.fromkeys(
@@ -73,7 +75,7 @@ def pin(specs: Iterable[Any], names: Sequence[str]) -> None:
 def refusal(dist: str, spec: Any) -> str | None:
     """Why nothing can be timed by this worker, whatever it is to measure on."""
     if spec.via or not spec.popen:
-        return ONE_HOST
+        return ONE_MACHINE
     return f"--dist={dist}: {DIST[dist]}; say --dist=load" if dist in DIST else None
 
 
@@ -198,7 +200,7 @@ def _last_words(path: Path, test: str) -> tuple[int, BegunCase | None, str]:
 
 
 class Worker:
-    """Is told what the controller knows, and tells it what it could not by a report."""
+    """A worker: it reads the controller's brief, and sends it what no report carries."""
 
     def __init__(self, config: pytest.Config) -> None:
         worker_config: Any = config
@@ -252,7 +254,7 @@ class Worker:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_unconfigure(self) -> None:
-        """Ignore pytest-benchmark's warning that it is off in workers: the controller records their rows."""
+        """Ignore pytest-benchmark's warning that it is off in workers: the controller writes their rows."""
         if self._rows_alone:
             warnings.filterwarnings("ignore", message="Benchmarks are automatically disabled because xdist")
 
@@ -269,7 +271,7 @@ def refuse(config: pytest.Config, brief: WorkerBrief) -> None:
 
 @contextmanager
 def _usage_errors_sent(config: Any) -> Iterator[None]:
-    """To the controller, which raises them: xdist would only report a lost worker."""
+    """Send usage errors to the controller, which raises them: xdist would only report a lost worker."""
     try:
         yield
     except pytest.UsageError as error:

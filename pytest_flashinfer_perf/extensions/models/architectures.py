@@ -85,7 +85,7 @@ def _heads(config: Fields, **more: Any) -> Grouped:
 
 
 def _normed(config: Fields, **more: Any) -> Grouped:
-    """With a norm of each query head and each key head."""
+    """Attention with a norm of each query head and each key head."""
     heads = _heads(config, **more)
     return replace(heads, normed=2 * heads.head_dim)
 
@@ -162,7 +162,7 @@ Parts = tuple[Mixer, Feed]
 
 
 def _llama(config: Fields, _index: int) -> Parts:
-    """Also those with a window in each layer, or biases of queries, keys and values alone."""
+    """Llama, and models with a window in each layer, or with biases of queries, keys and values alone."""
     return _heads(config, window=config.optional("sliding_window")), _dense(config)
 
 
@@ -205,7 +205,7 @@ def _mixtral(config: Fields, _index: int) -> Parts:
 
 
 def _minimax(config: Fields, _index: int) -> Parts:
-    """Its norms are of all queries, and of all keys."""
+    """MiniMax, whose norms are of all queries and of all keys."""
     heads = _heads(config)
     normed = (heads.heads + heads.kv_heads) * heads.head_dim * config.switch("use_qk_norm")
     routing = Routing("deepseek_v3", scaling=1.0, biased=config.switch("use_routing_bias"))

@@ -85,7 +85,7 @@ def of_run(plan: StepPlan, run: Run) -> Budget:
 
 
 def of_runs(runs: Sequence[Run]) -> list[Budget]:
-    """Each step once, as the newest run has it."""
+    """The budget of each step, from the newest run that has it."""
     newest = {plan.title: (plan, run) for run in sorted(runs, key=lambda run: run.when) if (plan := plan_of(run))}
     return [_if_any(plan, run) for plan, run in newest.values()]
 
@@ -98,7 +98,7 @@ def _if_any(plan: StepPlan, run: Run) -> Budget:
 
 
 def keys_of(params: Mapping[str, Any]) -> tuple[ProblemKey, ProblemKey]:
-    """By which a problem of a plan finds a row: with the row's backend, and without, for a problem that names none."""
+    """The keys of a row: with its backend, and without, for a problem of a plan that names no backend."""
     key = key_of(params)
     return key, key - {("backend", _hashable(params.get("backend")))}
 
@@ -120,7 +120,7 @@ def _entry(kernel: StepKernel, fastest: Mapping[ProblemKey, Row], run: Run) -> K
 
 
 def _reason(kernel: StepKernel, run: Run) -> str:
-    """How the kernel's cases ended instead: a reason once, with the backends that it is of."""
+    """Why no case of the kernel was measured: each reason once, with its backends."""
     wanted = {key_of(one) for one in kernel.problems}
     rows = [row for row in run.ours if not wanted.isdisjoint(keys_of(row.params))]
     unusable = ((row.identity, UNUSABLE[row.status or ""]) for row in rows)
@@ -132,9 +132,9 @@ def _reason(kernel: StepKernel, run: Run) -> str:
     backends: dict[str, list[str]] = {}
     for identity, sentence in (*unusable, *left):
         backends.setdefault(sentence, []).append(str(identity.backend))
-    said = [f"{', '.join(dict.fromkeys(names))}: {sentence}" for sentence, names in backends.items()]
-    more = [f"and {len(said) - MOST_REASONS} other reasons"] if len(said) > MOST_REASONS else []
-    return "; ".join([*said[:MOST_REASONS], *more]) or f"{run.name} has no test of it"
+    reasons = [f"{', '.join(dict.fromkeys(names))}: {sentence}" for sentence, names in backends.items()]
+    more = [f"and {len(reasons) - MOST_REASONS} other reasons"] if len(reasons) > MOST_REASONS else []
+    return "; ".join([*reasons[:MOST_REASONS], *more]) or f"{run.name} has no test of it"
 
 
 def _sum(entries: Iterable[KernelTime]) -> Sum:
@@ -169,7 +169,7 @@ def as_table(budget: Budget) -> Table:
 
 
 def section(budgets: Iterable[Budget]) -> Section:
-    """With a table for each; without one where `trouble` says why."""
+    """The section of a report, with a table for each budget."""
     return Section("step", "A model's step", [as_table(one) for one in budgets], is_answer=True)
 
 
@@ -190,7 +190,7 @@ def table(budget: Budget) -> Iterator[tuple[str, ...]]:
 
 
 def _by_api(budget: Budget, seconds: float) -> Iterator[tuple[str, ...]]:
-    """Of traffic: the GPU's time in the calls of each API, per second of what was recorded."""
+    """The GPU's time in the calls of each API, per second of recorded traffic."""
     whole, of_api = budget.total.seconds, defaultdict(list)
     for entry in budget.entries:
         if entry.row is not None:
@@ -220,7 +220,7 @@ def below(budget: Budget) -> Iterator[str]:
 
 
 def _lacking(budget: Budget) -> str:
-    """What the sum does not have: of a step the kernels, of traffic the share of the calls."""
+    """What the sum lacks: kernels of a step, or a share of the calls of traffic."""
     left = [entry.kernel for entry in budget.entries if entry.row is None]
     if budget.plan.traffic is None:
         return f"{', '.join(dict.fromkeys(kernel.name for kernel in left))}{_share(left, budget)}"

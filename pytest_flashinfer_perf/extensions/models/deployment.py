@@ -39,7 +39,7 @@ class Step:
 
     @property
     def flags(self) -> str:
-        """What `parse` reads as this step."""
+        """The flags that `parse` reads as this step."""
         own = {**vars(self), **self.spread._asdict()}
         return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in own.items() if name != "spread")
 

@@ -28,7 +28,7 @@ class Grouped(GroupedHeads):
 
     @property
     def qkv(self) -> int:
-        """With the gate."""
+        """The columns of queries, keys and values, and of the gate."""
         return super().qkv + self.gated * self.out
 
 

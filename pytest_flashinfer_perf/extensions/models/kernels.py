@@ -30,7 +30,7 @@ QUANTISED = ("mm_fp8", "gemm_fp8_nt_groupwise", "mm_fp4")  # they take activatio
 
 
 def of_step(model: Description, step: Step) -> list[StepKernel]:
-    """One entry for all layers that run the same."""
+    """The kernels of a step; one entry for all layers that run the same."""
     if step.spread.ep > 1 and model.first(Experts) is None:
         raise ConfigError(f"{model.name} has no experts, which {step.spread.ep} GPUs could share: leave out ep")
     kernels: dict[Any, StepKernel] = {}
@@ -102,7 +102,7 @@ def _around(model: Description, step: Step) -> Iterator[StepKernel]:
 
 
 def covered(kernels: Sequence[StepKernel]) -> float:
-    """Which share of the weights has a case."""
+    """The share of the weights that has a case."""
     whole = sum(one.weight_bytes for one in kernels)
     return sum(one.weight_bytes for one in kernels if not one.gap) / whole if whole else 0.0
 
@@ -318,7 +318,7 @@ def norm(name: str, rows: int, width: int, kind: str = NORM) -> StepKernel:
 
 
 def rope(heads: int, kv_heads: int, size: int, step: Step) -> StepKernel:
-    """All columns of a head are rotated, also where a model rotates a part."""
+    """The rotation of queries and keys: of all columns of a head, also where a model rotates a part."""
     sizes = {
         "nnz": step.tokens,
         "num_q_heads_x_head_size": heads * size,

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _measured(config: str, step: Step, plan: StepPlan, for_pytest: Sequence[str]) -> Run:
-    """By the suite, in a process of its own, whose log stays where it fails, as the error names it."""
+    """Measure the plan by the suite in a process of its own; an error names its log, which stays."""
     folder, is_named = Path(tempfile.mkdtemp(prefix="flashinfer-perf-model-")), False
     printing.say(f"{plan.title}: {formatting.counted(len(plan.kernels) - len(plan.gaps), 'kernel')} to measure")
     model = os.path.abspath(config) if shipped.is_path(config) else config  # noqa: PTH100 - a name stays one

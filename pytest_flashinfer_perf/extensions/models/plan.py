@@ -31,7 +31,7 @@ def of(text: str, step: Step) -> StepPlan:
 
 
 def shapes(plan: StepPlan, routine: AnyRoutine) -> list[Shape[Params]]:
-    """Each problem of this routine once, whichever kernels have it."""
+    """The shapes of this routine in the plan, each once, whichever kernels have it."""
     problems: dict[Params, None] = {}
     for kernel in plan.kernels:
         for one in kernel.problems:
@@ -62,7 +62,7 @@ def _completed(kernel: StepKernel, plan: StepPlan, routines: Mapping[str, AnyRou
 
 
 def within(plan: StepPlan, gpus: int) -> StepPlan:
-    """The plan on a host with so many GPUs: a kernel between more of them is a gap."""
+    """The plan on a machine with so many GPUs: a kernel between more of them is a gap."""
     return _covered(replace(plan, kernels=tuple(_within(kernel, gpus) for kernel in plan.kernels)))
 
 
@@ -70,11 +70,11 @@ def _within(kernel: StepKernel, gpus: int) -> StepKernel:
     needs = min((one.get("num_gpus", 1) for one in kernel.problems), default=1)
     if needs <= gpus:
         return kernel
-    return replace(kernel, problems=(), cases=(), gap=f"needs {needs} GPUs of one host, {gpus} can be seen")
+    return replace(kernel, problems=(), cases=(), gap=f"needs {needs} GPUs of one machine, {gpus} can be seen")
 
 
 def _params(one: Problem, routine: AnyRoutine | None) -> Params:
-    """Which APIs there are, and what their sizes are called, depends on the FlashInfer that is installed."""
+    """Make a routine's Params of a problem, if the installed FlashInfer has such an API with these sizes."""
     if routine is None:
         raise ParamError("the installed FlashInfer has no such API with a trace template")
     values = {name: value for name, value in one.items() if name != "routine"}
@@ -97,7 +97,7 @@ def listed(plan: StepPlan) -> Iterator[str]:
 
 
 def _covered(plan: StepPlan) -> StepPlan:
-    """With a line about the weights that have a case, and one for each reason why a part of the model has none."""
+    """Add a line on the weights that have a case, and one for each reason why a part of the model has none."""
     lines = [f"{plan.name}: {kernels.covered(plan.kernels):.1%} of the weights have a case"]
     for reason in dict.fromkeys(one.gap for one in plan.gaps):
         names = dict.fromkeys(one.name for one in plan.gaps if one.gap == reason)

@@ -63,7 +63,7 @@ class Quantisation:
 
 
 def read(config: Fields) -> Quantisation:
-    """As written in the config; a config without such a field is of bf16 weights."""
+    """Read the quantisation in a config; without such a field the weights are bf16."""
     fields = config.below("quantization_config")
     kept = (*fields.words("modules_to_not_convert"), *fields.words("ignore"), *fields.words("exclude_modules"))
     return Quantisation(_kind(fields), kept, fields.word("quant_method") == "mxfp4")

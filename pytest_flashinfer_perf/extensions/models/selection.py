@@ -43,7 +43,7 @@ class SelectedModel:
 
     @functools.cached_property
     def is_step(self) -> bool:
-        """Of a config.json, or with `--perf-step`. Other models have sweeps."""
+        """Whether a step is measured: that of a config.json, or by `--perf-step`. Other models have sweeps."""
         return self.model is not None and (self.step is not None or self.name not in swept())
 
     @functools.cached_property
@@ -91,6 +91,6 @@ class SummedSession:
         self.plan = config.stash[BOARD].of_run[NAME] = plan
 
     def pytest_report_collectionfinish(self) -> list[str]:
-        """Which part has cases."""
+        """Say which part of the step has cases."""
         plan = self.plan()
         return list(plan.coverage) if plan else []

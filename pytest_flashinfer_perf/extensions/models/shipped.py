@@ -23,7 +23,7 @@ def names() -> tuple[str, ...]:
 
 
 @functools.cache
-def record(name: str) -> Mapping[str, Any]:
+def file_of(name: str) -> Mapping[str, Any]:
     """The whole file: its config, and the number of parameters that is published; where and when each was taken."""
     if name not in names():
         raise ConfigError(errors.unknown(name, names()))
@@ -33,7 +33,7 @@ def record(name: str) -> Mapping[str, Any]:
 
 @functools.cache
 def model(name: str) -> Description:
-    return architectures.describe(Fields(record(name)["config"], name), name)
+    return architectures.describe(Fields(file_of(name)["config"], name), name)
 
 
 def is_path(text: str) -> bool:

@@ -30,7 +30,7 @@ class StepKernel:
         return replace(self, count=self.count * count, weight_bytes=self.weight_bytes * count)
 
     def joined(self, other: StepKernel) -> StepKernel:
-        """This kernel and the calls of another layer's that is the same."""
+        """Add the calls of the same kernel in another layer."""
         return replace(self, count=self.count + other.count, weight_bytes=self.weight_bytes + other.weight_bytes)
 
     def __post_init__(self) -> None:

@@ -42,7 +42,7 @@ Timed = Sequence[tuple[str, TimedCase]]  # with the names of kernels
 def sums(
     cases: Sequence[verdict.Judged], head: Sequence[Run], limits: Mapping[str, thresholds.Globs]
 ) -> tuple[Sequence[verdict.RunSum], Sequence[str]]:
-    """Of each model and each recording that this run has; and the globs that fit none of them."""
+    """The sums of each model and recording that this run has, and sentences on globs that fit none of them."""
     plans = {plan.name: plan for run in head if (plan := plan_of(run))}.values()
     timed = _timed_cases(cases)
     idle = limits["models"].without_match([plan.name for plan in plans if plan.traffic is None])
@@ -71,14 +71,14 @@ def _seconds(rows: Sequence[Row]) -> float | None:
 
 
 def _unsure(one: verdict.Judged) -> float | None:
-    """How far its time may be off, its gaps included, as a share; None of a case that is not compared."""
+    """The share by which a case's time may be off, gaps included; None for a case that is not compared."""
     of_time = (effects.Domain.TIME, effects.Domain.BUSY, effects.Domain.GAPS)
     parts = [effect for effect in one.effects if effect.replicates.domain in of_time]
     return math.fsum(part.bound(1) - part.change for part in parts) if parts else None
 
 
 def _timed(kernel: StepKernel, cases: Cases) -> TimedCase:
-    """All calls of one kernel, by the fastest backend of each side."""
+    """The time of all calls of one kernel, by the fastest backend of each side."""
     timed_cases = [one for wanted in kernel.problems for one in cases.get(key_of(wanted), ())]
     before = min((one for one in timed_cases if one.before), key=lambda one: one.before or 0.0, default=TimedCase())
     after = min((one for one in timed_cases if one.after), key=lambda one: one.after or 0.0, default=TimedCase())
@@ -92,7 +92,7 @@ def _whole(kernels: Timed) -> float:
 
 
 def _change(kernels: Timed) -> tuple[float | None, float, list[str]]:
-    """Of the kernels that both sides have; kernels of one process may all be off in the same direction."""
+    """The change of the kernels that both sides have, whose errors may all go in one direction."""
     compared = [(t.before, t.after, t.unsure) for _, t in kernels if t.before and t.after and t.unsure is not None]
     apart = [name for name, t in kernels if t.after and (not t.before or t.unsure is None)]
     if not compared:
@@ -132,14 +132,14 @@ def judged(plan: StepPlan, cases: Cases, limits: Mapping[str, thresholds.Globs])
     kernels = [(kernel.name, _timed(kernel, cases)) for kernel in plan.kernels if not kernel.gap]
     left_out = [kernel.name for kernel in plan.gaps] + [name for name, timed in kernels if timed.after is None]
     without = f", without {_listed(left_out)}" if left_out else ""
-    said = [f"{formatting.duration(_whole(kernels))}{without}"]
+    sentences = [f"{formatting.duration(_whole(kernels))}{without}"]
     change, unsure, apart = _change(kernels)
     if change is not None:
         beside = f", {_listed(apart)} left out" if apart else ""
-        said.append(f"{change:+.2%} +- {unsure:.2%} of GPU time{beside}")
+        sentences.append(f"{change:+.2%} +- {unsure:.2%} of GPU time{beside}")
     worse = tuple(_worse(own, kernels))
     unknown = () if worse else tuple(_unknown(own, kernels))
-    return verdict.RunSum(plan.name, f"step of {plan.name}", "; ".join(said), worse, unknown)
+    return verdict.RunSum(plan.name, f"step of {plan.name}", "; ".join(sentences), worse, unknown)
 
 
 def judged_traffic(plan: StepPlan, cases: Cases) -> verdict.RunSum:
@@ -151,13 +151,13 @@ def judged_traffic(plan: StepPlan, cases: Cases) -> verdict.RunSum:
     for name, timed in kernels:
         parts[name].append((name, timed))
     change, unsure, _ = _change(kernels)
-    said = [] if change is None else [f"{change:+.2%} +- {unsure:.2%} of GPU time", *_by_api(parts)]
+    sentences = [] if change is None else [f"{change:+.2%} +- {unsure:.2%} of GPU time", *_by_api(parts)]
     calls = sum(kernel.count for kernel, _ in timed_kernels)
     measured = sum(kernel.count for kernel, timed in timed_kernels if timed.after is not None)
     whole = _whole(kernels)
     took = f"{1e3 * whole / seconds:.4g} ms per second" if seconds else formatting.duration(whole)
-    said.append(f"{took} in {measured / calls:.1%} of the calls" if measured < calls else took)
-    return verdict.RunSum(plan.name, "your traffic", "; ".join(said), leads=True)
+    sentences.append(f"{took} in {measured / calls:.1%} of the calls" if measured < calls else took)
+    return verdict.RunSum(plan.name, "your traffic", "; ".join(sentences), leads=True)
 
 
 def _by_api(parts: Mapping[str, Timed]) -> Iterator[str]:

@@ -72,7 +72,7 @@ class Records:
     places: dict[Key, int] = field(default_factory=dict)  # of cases
 
     def add(self, run: Run) -> None:
-        """A night for each card of the run; a copy of a run adds none, and a run of a busy machine nothing either."""
+        """A night for each card of the run; a copy of a run adds none, and a run of a loaded machine nothing either."""
         timed = (row for row in run.ours or run.rows if scatter.is_measured(row.median))
         measured = [row for row in timed if series.counts(row)]
         failed = _failed(run)

@@ -111,11 +111,11 @@ def recording(modules: dict[str, Any]) -> Iterator[None]:
     if build_and_load is None:
         raise CannotRunError("this FlashInfer has no JitSpec.build_and_load, by which prebuild finds modules")
 
-    def record(spec: Any) -> Anything:
+    def note(spec: Any) -> Anything:
         modules[spec.name] = spec
         return Anything(1)
 
-    spec_type.build_and_load = record
+    spec_type.build_and_load = note
     try:
         yield
     finally:

@@ -26,7 +26,7 @@ OPTIONS = (
         "--perf-no-multicast",
         child=Child.OWN,
         action="store_true",
-        help="Let such processes do without NVLink multicast, which can put the GPUs of a shared host out of service.",
+        help="Let such processes do without NVLink multicast, which can put GPUs of a shared machine out of service.",
     ),
 )
 

@@ -19,7 +19,7 @@ class Spans:
 
     @classmethod
     def of(cls, ranks: Sequence[Sequence[tuple[int, int]]]) -> Spans:
-        """From the arrival and the end of each call, rank by rank."""
+        """Make spans of the arrival and the end of each call, rank by rank."""
         times = torch.tensor(ranks, dtype=torch.int64, device="cpu")
         return cls(times[..., 0], times[..., 1])
 

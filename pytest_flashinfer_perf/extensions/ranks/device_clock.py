@@ -1,9 +1,9 @@
-"""When the kernels of a call ran on this rank's GPU, by CUPTI, whose timestamps are of one clock on a host.
+"""When the kernels of a call ran on this rank's GPU, by CUPTI, whose timestamps are of one clock on a machine.
 
 Ranks meet on the GPU: a barrier kernel of torch's symmetric memory right before the call leaves 0.5 us between them,
-where hosts that meet leave tens. A kernel that spins before it lets the host enqueue the call meanwhile, so that the
-call does not wait for its launch. CUPTI stays attached until the process ends: to finalise it while NCCL's watchdog
-asks for events has crashed other benchmarks (flashinfer#5321).
+where processes that meet leave tens. A kernel that spins before it lets the host enqueue the call meanwhile, so that
+the call does not wait for its launch. CUPTI stays attached until the process ends: to finalise it while NCCL's
+watchdog asks for events has crashed other benchmarks (flashinfer#5321).
 """
 
 from __future__ import annotations

@@ -101,10 +101,10 @@ def _started(item: pytest.Item, number: int, rank: int, folder: str, options: It
     no_multicast = item.config.getoption("perf_no_multicast")
     log = Path(folder, f"{rank}.log")
     program = [sys.executable, "-c", PROGRAM.format(path=[one for one in sys.path if isinstance(one, str)])]
-    told = [f"--perf-only={folder}/{ONLY}", "-p", PLUGIN]
+    own_options = [f"--perf-only={folder}/{ONLY}", "-p", PLUGIN]
     with log.open("wb") as words:
         process = subprocess.Popen(  # noqa: S603 - pytest, in this interpreter
-            [*program, *_named(item), *told, *_as_here(item.config, folder), *options],
+            [*program, *_named(item), *own_options, *_as_here(item.config, folder), *options],
             cwd=item.config.invocation_params.dir,
             env=rank_environment.environment(number, rank, folder, no_multicast=no_multicast),
             stdin=subprocess.DEVNULL,
@@ -164,7 +164,7 @@ def _have_begun(members: Sequence[_Member], folder: Path) -> bool:
 
 
 def _written(rank: int, folder: Path) -> dict[str, Any] | None:
-    """What the rank wrote of its test: pytest's report, and when it was known."""
+    """The file that the rank wrote: pytest's report of its test, and when it ended."""
     try:
         written: dict[str, Any] = json.loads((folder / f"{rank}.json").read_text())
     except (FileNotFoundError, json.JSONDecodeError):

@@ -37,7 +37,7 @@ class Ranks:
         return [one.to(tensor.device) for one in tensors]
 
     def of_all_ranks(self, value: Any) -> list[Any]:
-        """What each rank gives, in their order."""
+        """The values that all ranks pass in, in the order of the ranks."""
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=self.control)
         return values

@@ -24,7 +24,7 @@ FOLDER = Path(os.environ.get(rank_environment.FOLDER, "."))
 
 
 def pytest_configure() -> None:
-    """End when the process that started this one does; whoever has another parent by now has lost it."""
+    """End this rank together with the process that started it, or now if that has ended already."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if str(os.getppid()) != os.environ[rank_environment.STARTER]:
         sys.exit("the session that started this rank has ended")

@@ -19,8 +19,8 @@ from pytest_flashinfer_perf.extensions.ranks.rank_times import BUS_FACTORS, MULT
 RANK = "FLASHINFER_PERF_RANK"  # set in each process of a case that several run together
 FOLDER = "FLASHINFER_PERF_RANKS_FOLDER"  # where the ranks of a case meet and leave what they have to say
 STARTER = "FLASHINFER_PERF_RANKS_STARTER"  # the process that starts a rank, and is its parent as long as it lives
-# On a host that several users share, NVLink multicast can put GPUs out of service. These make NCCL, torch's symmetric
-# memory, NVSHMEM and FlashInfer do without; FlashInfer asks for plain memory only where computing is confidential.
+# On a shared machine NVLink multicast can put GPUs out of service. These make NCCL, torch's symmetric memory, NVSHMEM
+# and FlashInfer do without; FlashInfer asks for plain memory only where computing is confidential.
 NO_MULTICAST = {
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
@@ -50,7 +50,7 @@ def _of_its_case(item: pytest.Item) -> int | None:
 
 
 def _of_its_routine(item: pytest.Item) -> Callable[[Any], int] | None:
-    """How its routine, if it is one between GPUs, says the number; torch is imported by then, and not here."""
+    """The function by which a routine between GPUs gives the number of ranks; this module imports no torch."""
     case = getattr(getattr(item, "callspec", None), "params", {}).get("case", item.stash.get(stash.CASE, None))
     return getattr(getattr(case, "routine", None), "ranks", None)
 
@@ -92,7 +92,7 @@ def multicast(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def undecided(environment: Mapping[str, str], *, no_multicast: bool) -> str | None:
-    """Why no case of the suite runs between GPUs yet: a host that is shared must not get multicast by default."""
+    """Why no case of the suite runs between GPUs yet: a machine that is shared must not get multicast by default."""
     if "NCCL_NVLS_ENABLE" in environment or wants_no_multicast(environment, option=no_multicast):
         return None
     return "may use NVLink multicast, which can put GPUs out of service: --perf-no-multicast, or NCCL_NVLS_ENABLE=1"

@@ -47,7 +47,7 @@ class RankTimes:
     busbw_gb_per_s: float | None = None
 
     def carrying(self, message: float | None, seconds: float) -> RankTimes:
-        """With the bandwidth of each link, if the message's bytes and the collective are known."""
+        """Add the bandwidth of each link, if the message's bytes and the collective are known."""
         if message is None or self.collective is None:
             return self
         return replace(self, busbw_gb_per_s=BUS_FACTORS[self.collective](self.ranks) * message / seconds / 1e9)
@@ -58,7 +58,7 @@ class RankTimes:
 
     @property
     def conditions(self) -> str:
-        """What must be equal in rows that are compared."""
+        """The facts that must be equal in rows that are compared."""
         return f"{self.ranks} ranks over {self.backend} ({self.transport})"
 
 

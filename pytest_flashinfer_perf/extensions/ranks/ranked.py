@@ -65,7 +65,7 @@ def prepare(item: pytest.Item) -> None:
 
 
 def run(item: pytest.Function) -> None:
-    """Run it in its ranks, and fail, skip or record it as they say."""
+    """Run it in its ranks, and fail, skip or keep it as they say."""
     perf = item.funcargs["perf"]
     assert isinstance(perf, Perf)
     perf.measured_by_others(partial(_measured, item))
@@ -88,7 +88,7 @@ def _obstacle(item: pytest.Item, number: int) -> str | None:
     device, settings, case = item.config.stash[stash.DEVICE], item.config.stash[SETTINGS], stash.case_of(item)
     if device.is_gpu and (visible := len(gpus.of_session())) < number:
         names = os.environ.get(gpus.ALL_GPUS, os.environ.get(gpus.VISIBLE, "all"))
-        return f"needs {number} GPUs of one host, {visible} can be seen ({gpus.VISIBLE}={names})"
+        return f"needs {number} GPUs of one machine, {visible} can be seen ({gpus.VISIBLE}={names})"
     if case is None:
         return None
     quarantine = quarantined(case, settings.quarantine, all_routines())
@@ -99,7 +99,7 @@ def _obstacle(item: pytest.Item, number: int) -> str | None:
 
 
 def _options(config: pytest.Config, rank: int) -> Iterator[str]:
-    """Which cases a rank has and how it times and checks them: as this session, on a GPU of its own."""
+    """Options that give a rank this session's cases and settings, and a GPU of its own."""
     for one in options.of_all(config):
         value = getattr(config.option, one.dest)
         if one.child is Child.SAME and value != one.default:
@@ -129,7 +129,7 @@ def _judged(item: pytest.Function, ends: Sequence[End]) -> reports.CaseReport:
 
 
 def _is_wrong(carried: reports.CaseReport) -> bool:
-    """Where a wrong answer is allowed, the row is that of a rank which gave one."""
+    """Whether a rank gave a wrong answer: its row is the one to keep where wrong answers are allowed."""
     return carried.checked == "wrong" or (carried.row is not None and carried.row.is_wrong)
 
 

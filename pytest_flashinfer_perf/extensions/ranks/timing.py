@@ -21,7 +21,7 @@ from pytest_flashinfer_perf.extensions.ranks.rank_times import LINKS, NAME, Rank
 
 @dataclass(frozen=True)
 class HostClock:
-    """The host's clock around a call and its completion. On Linux it is one clock for all processes of a host."""
+    """The host's clock around a call and its completion. On Linux it is one clock for all processes of a machine."""
 
     ranks: Ranks
     name: str = "wall"

@@ -32,7 +32,7 @@ class BackendTable:
 
     @functools.cached_property
     def fastest(self) -> Mapping[str, tuple[CaseOutcome, ...]]:
-        """For each shape the backends that share the first place."""
+        """The backends that share the first place, for each shape."""
         winners = {}
         for shape, outcomes in self.shapes.items():
             rows = effects.fastest([one.row for one in outcomes.values() if one.row])
@@ -83,16 +83,16 @@ def _winners(table: BackendTable) -> str:
         return f"{', '.join(some)} and {last} tie {_where(places, table)}"
     [(first, _), *others] = table.wins.most_common()
     of_first = {shape for shape, place in places.items() if first in place}
-    said = [f"{first} is the fastest {_where(of_first, table)}"]
+    sentences = [f"{first} is the fastest {_where(of_first, table)}"]
     for other, _ in others:
         there = {shape for shape, place in places.items() if other in place}
-        said += [f"{other} {_where(there - of_first, table)}"] if there - of_first else []
-        said += [f"{other} ties with it {_where(there & of_first, table)}"] if there & of_first else []
-    return ", ".join(said)
+        sentences += [f"{other} {_where(there - of_first, table)}"] if there - of_first else []
+        sentences += [f"{other} ties with it {_where(there & of_first, table)}"] if there & of_first else []
+    return ", ".join(sentences)
 
 
 def _where(shapes: Collection[str], table: BackendTable) -> str:
-    """Which of the table's shapes these are: by a size that they have and no others, or else how many."""
+    """Name these shapes by a size that no other of the table has, or else by their number."""
     won = [shape for shape, place in table.fastest.items() if place]
     if len(shapes) == len(won):
         return {1: "in the only shape", 2: "in both shapes"}.get(len(won), f"in all {len(won)} shapes")

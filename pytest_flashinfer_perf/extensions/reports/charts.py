@@ -52,7 +52,7 @@ class RooflineChart:
         return ", ".join(close) if dtype == max(close, key=lambda d: peaks[d]) else ""
 
     def _across(self) -> tuple[float, float]:
-        """From left of the first point to right of the last ridge."""
+        """The range from left of the first point to right of the last ridge."""
         ridges = [peak / roof.bytes_per_s for roof in self.by_source.values() for peak in roof.flops_per_s.values()]
         intensities = [point["intensity"] for point in self.points]
         return min(intensities) / 2, max(*intensities, *ridges, 0.0) * 3

@@ -139,7 +139,7 @@ class View:
         )
 
     def _point(self, index: int, one: CaseOutcome, row: Row) -> charts.Spec | None:
-        """What it shows beside what its case has; none for a case without its work."""
+        """The point of a row in the chart; None for a row without work."""
         work = row.throughput
         if not (work.flops and work.bytes and work.tflops):
             return None
@@ -154,7 +154,7 @@ class View:
         }
 
     def data(self) -> dict[str, Any]:
-        """What the script needs; kernels have long names, and many cases the same."""
+        """The data of the page's script. Kernels have long names, which many cases share."""
         names: dict[str, int] = {}
         return {
             "cases": _columns([_details(one, names) for one in self.outcomes]),
@@ -192,7 +192,7 @@ def _measured(row: Row, names: dict[str, int]) -> dict[str, Any]:
         "upstream": row.setup.repro_upstream,
         "samples": [short(1e6 * sample) for sample in row.stats.data],
         "cycles": [short(cycles) for cycles in row.clocks.cycles_per_call or ()],
-        "ghz": [round(ghz, 3) for ghz in row.clocks.sm_ghz_per_call or ()],  # clocks go in steps of 15 MHz
+        "ghz": [round(ghz, 3) for ghz in row.clocks.sm_ghz_per_call or ()],  # clocks go in multiples of 15 MHz
         "kernels": [names.setdefault(kernel, len(names)) for kernel in row.trace.kernels or ()],
     }
 
@@ -234,7 +234,7 @@ def short(value: float) -> float:
 
 
 def missing() -> str | None:
-    """What a page is made with is an extra of its own."""
+    """A sentence if the libraries are missing by which a page is made; they are an extra."""
     try:
         import jinja2  # noqa: F401
         import vl_convert  # noqa: F401
@@ -271,7 +271,7 @@ def _template() -> jinja2.Template:
 
 
 def digest(script: str) -> str:
-    """By which a page's own policy names the scripts that alone may run."""
+    """The digest by which a page's own policy names the only scripts that may run."""
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
 
 

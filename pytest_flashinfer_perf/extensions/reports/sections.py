@@ -35,5 +35,5 @@ class Section:
 
 
 def of(runs: Sequence[Run]) -> list[Section]:
-    """Those of all extensions that have something to tell of these runs."""
+    """The sections of all extensions that have something to tell of these runs."""
     return list(loading.joined(loading.manager().hook.pytest_perf_sections(runs=runs)))

@@ -1,4 +1,4 @@
-"""A run in parts, on several hosts, and the parts' files joined."""
+"""A run in parts, on several machines, and the parts' files joined."""
 
 from __future__ import annotations
 

@@ -52,11 +52,11 @@ def merged(parts: Sequence[ShardPart]) -> dict[str, Any]:
     if wrong:
         raise MergeError("\n".join(wrong))
     pairs = (pair for part in parts for pair in zip(part.run.rows, part.document["benchmarks"], strict=True))
-    records = {row.fullname: record for row, record in pairs}
+    entries = {row.fullname: entry for row, entry in pairs}
     places = {test: at for part in parts for at, test in part.tests}
-    ordered = [records[test] for test in sorted(records, key=lambda test: places.get(test, len(places)))]
+    ordered = [entries[test] for test in sorted(entries, key=lambda test: places.get(test, len(places)))]
     first = min(parts, key=lambda part: part.run.when).document
-    own = _block(parts, set(records)).written()
+    own = _block(parts, set(entries)).written()
     return {**first, "machine_info": _machine(parts), "benchmarks": ordered, run_file.SCHEMA_KEY: own}
 
 

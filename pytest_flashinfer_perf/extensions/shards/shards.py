@@ -1,4 +1,4 @@
-"""`--perf-shard i/n`: split tests over hosts, in turns, equally on each."""
+"""`--perf-shard i/n`: split tests over machines, in turns, equally on each."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Sharding:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
-        """More shards than tests is no error, where there are tests at all.
+        """Let a shard without tests pass, if the run has tests at all.
 
         Other plugins set the exit code too: they are told, and overruled.
         """

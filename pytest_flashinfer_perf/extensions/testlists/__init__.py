@@ -94,7 +94,7 @@ def pytest_perf_argument(path: Path) -> bool | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[None, Any, list[pytest.Collector]]:
-    """Around other plugins, since doctest would take any .txt file."""
+    """Collect a testlist before other plugins do, since doctest would take any .txt file."""
     others: list[pytest.Collector] = yield
     if not parent.session.isinitpath(file_path):
         return others

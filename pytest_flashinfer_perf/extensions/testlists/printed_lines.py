@@ -79,7 +79,7 @@ class UpstreamLines:
 
 
 def _arguments(line: FlagLine) -> argparse.Namespace:
-    """All flags as they are understood, in the form in which the script prints them; its counts where none is given."""
+    """All flags with their values, as the script prints them, with its counts where a line has none."""
     general = {name: COUNTS.get(name) if value is None else value for name, value in vars(line.general).items()}
     params = {f.spellings[0]: getattr(line.shape.params, f.name) for f in fields_of(line.routine.params)}
     return argparse.Namespace(**{**general, **params})

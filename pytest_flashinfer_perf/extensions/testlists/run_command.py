@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_flashinfer_perf.api import commands, processes
-from pytest_flashinfer_perf.cli import QUIETLY, AskedTests, NotAllSkipped, of_suite
+from pytest_flashinfer_perf.cli import QUIETLY, NotAllSkipped, SelectedTests, of_suite
 from pytest_flashinfer_perf.extensions.many.gpus import GPU_WORKERS
 from pytest_flashinfer_perf.extensions.testlists.printed_lines import UpstreamLines
 from pytest_flashinfer_perf.extensions.testlists.upstream import SCRIPT
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run pytest, and print a line for each case as flashinfer_benchmark.py does."""
     if arguments[:1] in (["-h"], ["--help"]):
         commands.parser_of("run", DESCRIPTION, EXAMPLE, USAGE).parse_args(arguments)
-    return int(pytest.main(as_pytest(arguments), plugins=[UpstreamLines(), AskedTests(), NotAllSkipped()]))
+    return int(pytest.main(as_pytest(arguments), plugins=[UpstreamLines(), SelectedTests(), NotAllSkipped()]))
 
 
 def as_pytest(arguments: Sequence[str]) -> list[str]:

@@ -18,7 +18,7 @@ class ScriptLine(FlagLine):
 
     @property
     def usual(self) -> list[str]:
-        """Those that the script measures where a line names none; of what it has not, all."""
+        """The backends that the script measures where a line names none; all for a routine that it does not have."""
         name, family = self.routine.name, self.routine.family
         usual = upstream.DEFAULT_BACKEND.get(name, upstream.DEFAULT_BACKEND.get(family, ""))
         runs = {usual} if usual in self.routine.backends else upstream.RUNS.get(name, self.routine.backends)
@@ -32,7 +32,7 @@ class ScriptLine(FlagLine):
 
 
 def parse(words: list[str], routines: Mapping[str, AnyRoutine]) -> FlagLine | None:
-    """None for a name that the script does not have either."""
+    """Parse a line of the script; None for a routine that the script does not have either."""
     name = cases.name_in(words)
     if name in routines:
         return ScriptLine(*cases.parse(words, dict(routines)))

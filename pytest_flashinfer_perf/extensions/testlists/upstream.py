@@ -6,7 +6,7 @@ SCRIPT = "flashinfer_benchmark.py"
 COMMUNICATION = ("moe_a2a_dispatch_combine", "allreduce_fusion", "mixed_comm")  # between several GPUs
 ELSEWHERE = {  # what FlashInfer has between GPUs and no case here, and why
     "mixed_comm": "{} needs NVLink multicast, which can put GPUs out of service",
-    "decode_cp_a2a_alltoall": "{} needs memory of an NVLink fabric over several hosts (MNNVL)",
+    "decode_cp_a2a_alltoall": "{} needs memory of an NVLink fabric over several machines (MNNVL)",
     "decode_cp_a2a_lse_reduce": "{} is not timed by a case: call it in a test with perf_ranks, by perf.time",
 }
 # Its routines, in 0.6.18 and since, beside those of `RUNS`. Where no routine's file here declares one of a single GPU,

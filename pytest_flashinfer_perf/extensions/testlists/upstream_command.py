@@ -14,7 +14,7 @@ REQUIRED = {"BatchMLAPagedAttentionWrapper": ["--num_kv_heads", "1"], "mm_fp4": 
 
 
 def command(case: Case) -> str | None:
-    """None where the script has no such routine, backend, flag or value."""
+    """The script's command line; None where it has no such routine, backend, flag or value."""
     name = case.routine.name
     if case.backend_name not in upstream.RUNS.get(name, ()) or _has_own_flags(case):
         return None

@@ -196,5 +196,5 @@ def _environment(job: Job, outcome: EvaluationResult) -> Any:
 
 
 def merged(timings: tuple[core_timing.Timing, ...]) -> core_timing.Timing:
-    """One timing with the samples of all trials."""
+    """Join the samples of all trials into one timing."""
     return replace(timings[-1], samples=tuple(sample for timing in timings for sample in timing.samples))

@@ -162,9 +162,9 @@ def compared(name: str, got: Tensor, want: Tensor, config: Resolved, required: f
     """Compare an output; infinities and NaN are right where the reference has the same."""
     x, y = got.double(), want.double()
     same = (x == y) | (x.isnan() & y.isnan())
-    strange = ~x.isfinite() & ~same
-    if bool(strange.any()):
-        raise wrong(f"{name}: {int(strange.sum())} elements are NaN or infinite", x[strange][0].abs().item())
+    not_finite = ~x.isfinite() & ~same
+    if bool(not_finite.any()):
+        raise wrong(f"{name}: {int(not_finite.sum())} elements are NaN or infinite", x[not_finite][0].abs().item())
     error = torch.where(same, 0.0, torch.where(y.isfinite(), (x - y).abs(), math.inf))
     relative = torch.where(same, 0.0, torch.where(y.isfinite(), error / (y.abs() + 1e-8), math.inf))
     matched = 1.0 - ((error > config.atol) & (relative > config.rtol)).double().mean().item() if x.numel() else 1.0
@@ -216,7 +216,7 @@ class TopkIndexerEvaluator(DefaultEvaluator):
         return values
 
     def exchangeable(self, task: Task) -> list[int]:
-        """Not the cache, whose bytes are keys and scales."""
+        """The inputs whose numbers may be exchanged: not the cache, whose bytes are keys and scales."""
         return [at for at in randoms(task) if list(task.definition.inputs)[at] != "k_index_cache_fp8"]
 
     def judged(self, task: Task, inputs: Inputs, got: Answer, want: Answer) -> Correctness:
@@ -257,10 +257,10 @@ def _valid(tokens: Tensor, named: dict[str, Any]) -> None:
     table, lengths = named["block_table"].long(), named["seq_lens"].long().reshape(-1, 1)
     is_there = tokens.clamp_min(0).div(page, rounding_mode="floor").unsqueeze(-1) == table.unsqueeze(1)
     position = is_there.long().argmax(-1) * page + tokens.clamp_min(0) % page
-    strange = (tokens >= 0) & ~(is_there.any(-1) & (position < lengths))
+    not_its_own = (tokens >= 0) & ~(is_there.any(-1) & (position < lengths))
     ordered = tokens.sort(-1).values
     twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
-    for what, rows in (("tokens that are not its own", strange.any(-1)), ("a token twice", twice.any(-1))):
+    for what, rows in (("tokens that are not its own", not_its_own.any(-1)), ("a token twice", twice.any(-1))):
         if bool(rows.any()):
             raise wrong(f"request {int(rows.nonzero()[0])} has {what}")
 

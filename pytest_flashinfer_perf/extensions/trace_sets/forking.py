@@ -105,7 +105,7 @@ def _exit_after(call: Callable[..., int], *args: Any) -> NoReturn:
 
 
 def _forks(control: Connection, handler: Handler) -> int:
-    """In the nursery: fork a process for each connection that comes, and end it when asked, or with the judge."""
+    """Fork a process for each connection to the nursery, and end it when the judge asks or ends."""
     while True:
         try:
             private = Connection(recv_handle(control))

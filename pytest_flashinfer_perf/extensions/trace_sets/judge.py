@@ -77,7 +77,7 @@ class Judging:
     isolated: bool
 
     def load(self) -> Callable[[], Callable[[Job], child_process.Answer]]:
-        """This module has imported all that is needed."""
+        """Make the judge; this module has imported all that it needs."""
         return lambda: Judge(isolated=self.isolated)
 
 

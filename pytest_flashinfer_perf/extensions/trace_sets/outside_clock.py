@@ -38,7 +38,7 @@ MOST_BYTES = {True: 1 << 30, False: 64 << 20}  # of inputs, on a GPU and on a CP
 COMPARED = 4  # answers of each round
 
 
-class Judge(Protocol):
+class AnswerJudge(Protocol):
     """What an evaluator knows of a definition: its inputs, and which answers to them are right."""
 
     fewest_outputs: int | None
@@ -51,7 +51,7 @@ class Judge(Protocol):
 
 
 def confirm(
-    evaluator: Judge,
+    evaluator: AnswerJudge,
     task: Task,
     solution: Solution,
     timings: Sequence[core_timing.Timing],
@@ -59,10 +59,10 @@ def confirm(
 ) -> None:
     """Raise an error if calls take at least twice as long as was reported, or if nobody can say what they take."""
     calls = Calls(evaluator, task, solution, siblings)
-    busy = next((one.contention for one in timings if one.contention is not None and one.contention.is_busy), None)
-    if busy is not None:
+    load = next((one.contention for one in timings if one.contention is not None and one.contention.is_loaded), None)
+    if load is not None:
         calls.seconds(calls.fresh, enough=0.0)  # all rounds: who remembers answers is wrong, however long it takes
-        raise not_confirmed(busy.sentence)
+        raise not_confirmed(load.sentence)
     doubt = _doubt(calls, min(timing.median for timing in timings))
     if doubt:
         raise ImpossibleTimeError(doubt)
@@ -90,7 +90,7 @@ def _doubt(calls: Calls, reported: float) -> str:
 class Calls:
     """Calls in a row, on inputs that nobody has seen and that look like each other, or on the same ones again."""
 
-    evaluator: Judge
+    evaluator: AnswerJudge
     task: Task
     solution: Solution
     siblings: Siblings
@@ -122,7 +122,7 @@ class Calls:
         return least
 
     def captured_seconds(self, enough: float) -> float | None:
-        """The same by a CUDA graph of as many calls as before; None if none can be made."""
+        """The seconds of a call in a CUDA graph of as many calls as before; None if no graph can be captured."""
         if not self.solution.captured():
             return None
         least = math.inf

@@ -76,9 +76,9 @@ def allowed_tokens(task: Task, inputs: Inputs, boundary: float = 0.0) -> Tensor:
 
 def _validate(samples: Tensor, allowed: Tensor) -> None:
     tokens = samples.reshape(-1).long()
-    strange = (tokens < 0) | (tokens >= allowed.shape[-1])
-    if bool(strange.any()):
-        raise wrong(f"token {int(tokens[strange][0])} is outside the vocabulary of {allowed.shape[-1]}")
+    outside = (tokens < 0) | (tokens >= allowed.shape[-1])
+    if bool(outside.any()):
+        raise wrong(f"token {int(tokens[outside][0])} is outside the vocabulary of {allowed.shape[-1]}")
     rows = torch.arange(len(tokens), device=tokens.device) % len(allowed)
     fine = allowed[rows, tokens]
     if not bool(fine.all()):

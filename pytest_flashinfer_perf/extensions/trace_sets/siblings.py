@@ -39,7 +39,7 @@ class Siblings:
 
 
 def siblings(inputs: Inputs, positions: Iterable[int], differs: Differs) -> Siblings:
-    """Those of these inputs: of each position as few pairs as change the answer, and none if no number does."""
+    """Find the siblings of inputs: as few pairs of each position as change the answer, and none if no number does."""
     tensors = [at for at in positions if isinstance(inputs[at], Tensor) and inputs[at].numel() >= 2 * ENDS]
     enough = {at: next((pairs for pairs in PAIRS if differs(_with(inputs, at, pairs))), None) for at in tensors}
     return Siblings({at: pairs for at, pairs in enough.items() if pairs is not None})

@@ -171,7 +171,7 @@ class Solution:
         return [tuple(replace(slot, start=slot.start - start).of(memory) for slot in one) for one in places]
 
     def _places(self, arguments: Arguments, claims: Claims | None, fewest: int | None) -> tuple[Slot, ...]:
-        """Where the answer lies; an error unless what was returned is as the definition has it."""
+        """The places of the answer; raises an error unless what was returned is as the definition declares."""
         declared = arguments.outputs
         if claims is None:
             return declared

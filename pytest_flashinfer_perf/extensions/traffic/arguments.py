@@ -38,7 +38,7 @@ MOST_VALUES = {"lengths": 4096, "values": 4096, "counts": 65_536}  # of a tensor
 
 
 def how(name: str) -> str | None:
-    """How a tensor of this name is summed up, None for one that is not read."""
+    """The way in which a tensor of this name is summed up; None for one that is not read."""
     return next((kind for kind, names in SUMMARIES.items() if names.fullmatch(name)), None)
 
 
@@ -124,7 +124,7 @@ def _is_left_out(name: str, value: Any, default: Any) -> bool:
 
 
 def _value(torch: Any, value: Any, *, flat: bool = False, depth: int = 0) -> Any:
-    """What has no form in a recording is an object of its type."""
+    """The value in a recording; the name of its type for what has no form there."""
     if isinstance(value, torch.Tensor):
         return _tensor(value, flat=flat)
     if isinstance(value, enum.Enum):

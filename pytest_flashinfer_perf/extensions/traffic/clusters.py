@@ -54,12 +54,12 @@ class Cluster:
 
     @property
     def error(self) -> float:
-        """How far its sum may be off, in estimated seconds."""
+        """The estimated seconds by which its sum may be off."""
         return sum(one.seconds * apart(one.problem, self.leader.problem) for one in self.members)
 
 
 def apart(one: PosedProblem, other: PosedProblem) -> float:
-    """By how much the largest ratio of two sizes exceeds 1; a size of nothing counts as one."""
+    """The largest ratio of two sizes, minus 1; a size of 0 counts as 1."""
     of_one, of_other = one.sizes, other.sizes
     if of_one.keys() != of_other.keys():
         return math.inf
@@ -86,6 +86,6 @@ def _led(family: Sequence[Weighed]) -> Iterator[Cluster]:
 
 
 def error(clusters: Sequence[Cluster]) -> float:
-    """How far the weighted sum may be off, as a share, because leaders are measured instead of all."""
+    """The share by which the sum may be off, because leaders are measured instead of all calls."""
     whole = sum(cluster.seconds for cluster in clusters)
     return sum(cluster.error for cluster in clusters) / whole if whole else 0.0

@@ -37,7 +37,7 @@ def _drawn(api: Api, one: Declared, dtype: str | None) -> list[Tensor]:
 
 @functools.cache
 def _inputs(api: Api, dtype: str | None) -> Mapping[str, Any] | None:
-    """Those of the smallest case, as a recording describes them."""
+    """The inputs of the smallest case, as a recording describes them."""
     import torch
 
     from pytest_flashinfer_perf.extensions.apis import call_inputs

@@ -48,7 +48,7 @@ class Captured:
     times: int = 0
 
     def readable(self) -> dict[str, Any]:
-        """What the program refills, if all of that is still there."""
+        """The tensors that the program refills, if all of them are still there."""
         tensors = {name: buffer() for name, buffer in self.buffers.items()}
         if any(one is None for one in tensors.values()):
             self.buffers, tensors = {}, {}

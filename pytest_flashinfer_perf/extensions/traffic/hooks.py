@@ -19,7 +19,7 @@ FOLDER = "FLASHINFER_PERF_RECORD"  # where pieces are written
 recorders: list[CallRecorder] = []  # of this process: one, once FlashInfer is imported
 
 
-def imported(module: Any, leaving: list[Callable[..., None]]) -> None:
+def hook_module(module: Any, leaving: list[Callable[..., None]]) -> None:
     """Hook one of the two modules that sitecustomize.py waits for, which has just been imported, or once more.
 
     What is in `leaving` is called before the process ends, or becomes another program.

@@ -65,7 +65,7 @@ def writers(pieces: Path) -> list[int]:
 
 
 def left(pieces: Path) -> list[int]:
-    """Those of which some moments later there still are some."""
+    """The processes that are still there some moments later."""
     end = time.monotonic() + GRACE_S
     while (pids := writers(pieces)) and time.monotonic() < end:
         time.sleep(0.05)

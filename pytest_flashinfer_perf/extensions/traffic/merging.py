@@ -128,7 +128,7 @@ def joined_alike(calls: Iterable[PieceCall]) -> tuple[RecordedCall, ...]:
 
 
 def joined(alike: list[PieceCall]) -> RecordedCall:
-    """The same call of several processes, or of several forms of one, as one."""
+    """Join the same call of several processes, or of several forms of one, into one."""
     call, wrapper = alike[0].call, alike[0].call.get("wrapper")
     return RecordedCall(
         api=call["api"],

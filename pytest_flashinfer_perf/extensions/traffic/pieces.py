@@ -131,7 +131,7 @@ class Writer:
             self.flush()
 
     def flush(self, *, ends: bool = False) -> None:
-        """Not in what was forked by others than Python, whose calls are not its own."""
+        """Write what is new; not in a process that others than Python forked, whose calls are not its own."""
         lock = self.lock
         if self.pid != os.getpid():
             return
@@ -143,7 +143,7 @@ class Writer:
             lock.release()
 
     def write(self) -> None:
-        """Where a piece has become long, one with the last state of each call replaces it."""
+        """Append to the piece; a long one is replaced by one with the last state of each call."""
         is_anew = self.end > self.longest
         lines, written = self.changes(anew=is_anew)
         text = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)

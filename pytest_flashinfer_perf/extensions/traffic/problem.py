@@ -54,7 +54,7 @@ class CallArguments:
         raise NoCaseError(f"{names[0]} was not recorded")
 
     def shape(self, *names: str) -> tuple[int, ...]:
-        """Of the first of these that is a tensor."""
+        """The shape of the first of these that is a tensor."""
         for name in names:
             for one in tensors_in(self.all.get(name)):
                 if all(one["tensor"]):
@@ -65,7 +65,7 @@ class CallArguments:
         return any(tensors_in(self.all.get(name)))
 
     def dtype(self, *names: str) -> str:
-        """Of the first of these that is a tensor or a type, in the spelling of flags."""
+        """The type of the first of these that is a tensor or a type, in the spelling of flags."""
         for name in names:
             value = self.all.get(name)
             stated = [value] if isinstance(value, Mapping) and "dtype" in value else list(tensors_in(value))
@@ -74,7 +74,7 @@ class CallArguments:
         raise NoCaseError(f"the type of {names[0]} was not recorded")
 
     def numbers(self, *names: str) -> list[int]:
-        """What the first of these held, by its sample: lengths, values or counts."""
+        """The lengths, values or counts that the first of these held, by its sample."""
         for name in names:
             sampled = self.sample.get(name, {})
             numbers = next((sampled[kind] for kind in ("lengths", "values", "counts") if sampled.get(kind)), None)
@@ -84,7 +84,7 @@ class CallArguments:
 
     @property
     def nbytes(self) -> int:
-        """Of all tensors of the call that are read or written whole, which caches and memory to work in are not."""
+        """The bytes of all tensors that the call reads or writes whole: of no cache, and of no memory to work in."""
         whole = (value for name, value in self.call.items() if not any(part in name for part in IN_PART))
         return sum(nbytes(one) for value in whole for one in tensors_in(value))
 
@@ -133,14 +133,14 @@ class PosedProblem:
 
     @functools.cached_property
     def fixed(self) -> tuple[Any, ...]:
-        """What calls that are measured together have in common."""
+        """The facts that calls must share to be measured together."""
         free = COUNTS | LISTS.keys() | {"expert_counts"}
         shared = sorted((name, value) for name, value in self.params.items() if name not in free)
         return (self.routine, self.backend, *shared)
 
     @functools.cached_property
     def sizes(self) -> dict[str, float]:
-        """Of what a call can have more or less: rows and requests, and the tokens of the latter."""
+        """The sizes that grow with a call's work: rows, requests, and the tokens of requests."""
         sizes = {name: float(value) for name, value in self.params.items() if name in COUNTS}
         lengths = {short: listed(text) for name, short in LISTS.items() if (text := self.params.get(name))}
         sizes |= {f"all {short}": float(sum(numbers)) for short, numbers in lengths.items()}

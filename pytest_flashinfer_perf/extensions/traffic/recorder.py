@@ -81,7 +81,7 @@ class DecoratedApi:
 
 
 class CallRecorder:
-    """All that a process has counted."""
+    """Counts the calls of one process."""
 
     def __init__(self, torch: Any, folder: str) -> None:
         self.torch, self.here, self.lock = torch, ThreadState(), threading.RLock()
@@ -98,10 +98,10 @@ class CallRecorder:
     def cleared(self) -> None:
         self.dropped = self.bytes = 0
         self.fault, self.began = "", time.time()
-        self.told = (0, "")  # what is written of these: calls that were dropped, and the fault
+        self.reported = (0, "")  # what is written of these: calls that were dropped, and the fault
 
     def forked(self) -> None:
-        """What the parent has counted is the parent's."""
+        """Forget, in a forked process, what the parent has counted."""
         self.lock = threading.RLock()
         self.tallies.clear()
         self.devices.clear()
@@ -112,7 +112,7 @@ class CallRecorder:
         self.writer.forked()
 
     def counted(self, decorated: Function, function: Function) -> Function:
-        """What the program calls instead of the function that FlashInfer's decorator made of its own."""
+        """Wrap a decorated function of FlashInfer, so that its calls are counted."""
         api, here, is_compiling = DecoratedApi.of(function), self.here, self.torch.compiler.is_compiling
 
         @functools.wraps(decorated)
@@ -231,7 +231,7 @@ class CallRecorder:
         return arguments.readable(self.torch, api.bound(args, kwargs))
 
     def held(self, tensors: Mapping[str, Any]) -> Held | None:
-        """What the small tensors hold; None where there are none, or where a GPU may not be asked to copy them."""
+        """Copy the small tensors; None where there are none, or where a GPU may not be asked to copy them."""
         held, cuda = Held(), self.torch.cuda
         there = {name: one for name, one in tensors.items() if one.is_cuda}
         if there and (self.capturing or len(self.copies) >= MOST_COPIES or cuda.is_current_stream_capturing()):
@@ -313,9 +313,9 @@ class CallRecorder:
             changes = list(filter(None, (one.change(anew=anew) for one in self.tallies.values())))
             lines, written = [line for line, _ in changes], [done for _, done in changes]
             facts = (self.dropped, self.fault)
-            if lines or facts != self.told:
+            if lines or facts != self.reported:
                 lines.append({"process": self.process()})
-                written.append(functools.partial(setattr, self, "told", facts))
+                written.append(functools.partial(setattr, self, "reported", facts))
         return lines, written
 
     def look(self, at: Callable[[], None]) -> None:

@@ -47,7 +47,7 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class WrapperState:
-    """How the wrapper whose method was called had been made, and was planned at last."""
+    """The arguments of the wrapper's constructor and of its last plan."""
 
     init: Mapping[str, Json]
     plan: Mapping[str, Json]

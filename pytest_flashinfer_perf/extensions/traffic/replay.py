@@ -1,6 +1,6 @@
 """A recording as cases with their weights: what is measured, in which order, and what is not, with its share.
 
-The weights are a `StepPlan` (`rows/step.py`), as those of a model's step: sum, verdict and report are made of both.
+The weights are a `StepPlan` (`models/step.py`), as those of a model's step: sum, verdict and report are made of both.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _cases(problem: PosedProblem, backends: Sequence[str]) -> list[Case]:
 
 
 def _kernel(cluster: Cluster, cases: Sequence[Case]) -> StepKernel:
-    """With one backend, rows of another one do not count."""
+    """The kernel that stands for a cluster; with one backend, rows of other backends do not count."""
     problem, api = cluster.leader.problem, cluster.leader.api
     if not cases:
         return _gap(api, cluster.calls, f"{problem.routine} has none of the backends that are asked for")

@@ -71,7 +71,7 @@ def _widths(p: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def _refuse_variants(x: CallArguments) -> None:
-    """What no routine of attention knows, and what changes its time."""
+    """Raise NoCaseError for variants of attention that no routine has and that change its time."""
     variants = [sentence for name, sentence in VARIANTS.items() if x.all.get(name)]
     variants += ["a window"] if (x.value("window_left", -1) or 0) >= 0 and "window_left" in x.all else []
     variants += ["positions that it encodes"] if x.value("pos_encoding_mode", "NONE") != "NONE" else []
@@ -126,7 +126,7 @@ def _mla(x: CallArguments) -> PosedProblem:
 
 
 def _cached(x: CallArguments) -> dict[str, Any]:
-    """Of a cache [pages, 2, KV heads, page, dim], or of two without the 2; HND unless it is said."""
+    """The sizes of a cache [pages, 2, KV heads, page, dim], or of two without the 2; HND unless the call says NHD."""
     cache, (_, heads, width) = x.shape("kv_cache"), x.shape("query")
     kv_heads, page = cache[-3:-1] if x.value("kv_layout", "HND") == "HND" else cache[-3:-1][::-1]
     return {"num_qo_heads": heads, "num_kv_heads": kv_heads, "head_dim_qk": width, "page_size": page}

@@ -31,7 +31,7 @@ ENOUGH_PAGES = 1024
 
 
 def problem(x: CallArguments) -> PosedProblem:
-    """What measures the call; raises NoCaseError."""
+    """The problem by which a call is measured; raises NoCaseError."""
     try:
         return _problem(x, short(x.api))
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:  # a recording may be anybody's
@@ -56,7 +56,7 @@ def short(api: str) -> str:
 
 
 def _by_template(x: CallArguments, api: Api) -> PosedProblem:
-    """By the axes that shapes tell, and those that are arguments themselves; the others keep the template's default."""
+    """Pose the problem by axes from shapes and from arguments; the others keep the template's default."""
     from_shapes = _axes(x, api)
     own = {axis.name: x.value(axis.name) for axis in api.axes if x.value(axis.name) is not None}
     axes = {axis.name: value for axis in api.axes if (value := {**own, **from_shapes}.get(axis.name)) is not None}
@@ -110,7 +110,7 @@ def _shape(x: CallArguments, api: Api, one: Declared) -> tuple[int, ...] | None:
 
 
 def _dtype(x: CallArguments, api: Api) -> str | None:
-    """Of the first input, where its template does not say the same."""
+    """The type of the first input, where its template does not declare the same."""
     for one in api.inputs:
         for tensor in tensors_in(x.all.get(one.argument)):
             dtype = OURS.get(tensor["dtype"], tensor["dtype"])

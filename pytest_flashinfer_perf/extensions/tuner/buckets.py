@@ -23,17 +23,17 @@ class Spec(NamedTuple):
 
 
 def specs(tuning_config: Any, inputs: Sequence[Any]) -> list[Spec]:
-    """Those of inputs that are there, as some are optional."""
+    """The specs of inputs that are there: some are optional."""
     bucket, declared = tuner().get_effective_map_to_tuning_buckets, tuning_config.dynamic_tensor_specs
     all_specs = (Spec(one.input_idx, one.dim_idx, bucket(tuning_config, nth)) for nth, one in enumerate(declared))
     return [spec for spec in all_specs if inputs[spec.inputs[0]] is not None]
 
 
 def of(specs: Sequence[Spec], shapes: Sequence[Any]) -> list[int]:
-    """What sizes of these shapes are tuned as."""
+    """The bucket that a size of these shapes is tuned as."""
     return [spec.bucket(spec.size(shapes)) for spec in specs]
 
 
 def shapes(inputs: Sequence[Any]) -> list[Any]:
-    """As the tuner has them in profiles: what is no tensor has one dimension of 0."""
+    """The shapes as the tuner's profiles have them: what is no tensor has one dimension of 0."""
     return [getattr(tensor, "shape", (0,)) for tensor in inputs]

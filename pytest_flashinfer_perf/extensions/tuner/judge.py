@@ -11,7 +11,7 @@ from typing import Annotated
 from pytest_flashinfer_perf.api import formatting, share, thresholds
 from pytest_flashinfer_perf.extensions.tuner.results import (
     TUNE,
-    CaseResult,
+    CaseRace,
     LeftOut,
     TunerFinding,
 )
@@ -26,7 +26,7 @@ class TunerLimits:
     max_regret: Annotated[float | None, share] = None
 
 
-def findings(cases: Sequence[CaseResult], limits: thresholds.Thresholds) -> Iterator[TunerFinding]:
+def findings(cases: Sequence[CaseRace], limits: thresholds.Thresholds) -> Iterator[TunerFinding]:
     for case in cases:
         most = limits.limits(case.glob_names).get("max_regret")
         for way, name in grouped(case):
@@ -41,19 +41,19 @@ def findings(cases: Sequence[CaseResult], limits: thresholds.Thresholds) -> Iter
             yield TunerFinding("NOTE", glob, "[thresholds] has a limit for it, and it fits no case that was raced")
 
 
-def grouped(case: CaseResult) -> list[tuple[str, str]]:
+def grouped(case: CaseRace) -> list[tuple[str, str]]:
     """Ways with the tactic of each; fresh tunes that took the same one are told together."""
     others = [(way, name) for way, name in case.ways.items() if not way.startswith(TUNE)]
     each = Counter(case.tunes).most_common()
     return [*others, *((f"tuned, {number} of {len(case.tunes)}", name) for name, number in each)]
 
 
-def outside(case: CaseResult) -> int:
-    """How many fresh tunes took a tactic that is not among the best."""
+def outside(case: CaseRace) -> int:
+    """The number of fresh tunes that took a tactic which is not among the best."""
     return sum(name not in case.best for name in case.tunes)
 
 
-def _of_way(case: CaseResult, way: str, name: str, most: float | None) -> Iterator[TunerFinding]:
+def _of_way(case: CaseRace, way: str, name: str, most: float | None) -> Iterator[TunerFinding]:
     tactic = case.tactic(name)
     if tactic is None:
         return
@@ -69,7 +69,7 @@ def _of_way(case: CaseResult, way: str, name: str, most: float | None) -> Iterat
         yield TunerFinding("FAIL" if is_sure else "NOTE", case.case, sentence + ", which may be less" * (not is_sure))
 
 
-def _of_questions(case: CaseResult) -> Iterator[TunerFinding]:
+def _of_questions(case: CaseRace) -> Iterator[TunerFinding]:
     if case.untuned:
         yield TunerFinding("NOTE", case.case, f"{', '.join(case.untuned)}: no entry covers it, the default is taken")
     for question in case.questions:
@@ -78,7 +78,7 @@ def _of_questions(case: CaseResult) -> Iterator[TunerFinding]:
             yield TunerFinding("NOTE" if len(case.tactics) > 1 else "UNJUDGED", case.case, sentence)
 
 
-def exit_code(cases: Sequence[CaseResult], left_out: Sequence[LeftOut], findings: Sequence[TunerFinding]) -> int:
+def exit_code(cases: Sequence[CaseRace], left_out: Sequence[LeftOut], findings: Sequence[TunerFinding]) -> int:
     """1 if a way to choose is too slow or wrong, 2 if something failed or was not judged, or nothing was looked at."""
     if any(one.fails for one in findings):
         return FAILED
@@ -86,7 +86,7 @@ def exit_code(cases: Sequence[CaseResult], left_out: Sequence[LeftOut], findings
     return INCOMPLETE if failed or not cases else FINE
 
 
-def best_s(case: CaseResult) -> float:
+def best_s(case: CaseRace) -> float:
     """The median of the fastest, in seconds; infinite where nothing could be timed."""
     best = case.tactic(case.best[0]) if case.best else None
     return statistics.median(best.seconds) if best else float("inf")

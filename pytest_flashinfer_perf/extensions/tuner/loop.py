@@ -82,7 +82,7 @@ class TunerLoop:
         return True
 
     def _verify(self) -> None:
-        """What would be no answer of any case."""
+        """Raise for settings with which no case could be answered."""
         if self._config.stash[SETTINGS].checking.refcheck != "on":
             raise pytest.UsageError("tune-report checks every tactic and times it: leave out --perf-refcheck")
         try:

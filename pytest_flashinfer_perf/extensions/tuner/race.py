@@ -67,7 +67,7 @@ class Race:
         return self.field
 
     def _one_round(self, running: list[str], left: Callable[[], float]) -> list[str]:
-        """Each once, in an order of its own, so that no tactic always follows the same one."""
+        """Time each once, in a new order, so that no tactic always follows the same one."""
         self.round += 1
         timed, fit, half = next(self.rounds), [], left() / 2
         for name in self.order.sample(running, len(running)):
@@ -84,7 +84,7 @@ class Race:
         return list(dict.fromkeys(fit))
 
     def _back_again(self) -> list[str]:
-        """Those that left as slower than one that is out of the race itself now."""
+        """The tactics that left as slower than one that is out of the race itself now."""
         left = {name: lane for name, lane in self.lanes.items() if lane.state == "slower"}
         for lane in left.values():
             lane.state, lane.why = "", ""
@@ -116,7 +116,7 @@ class Race:
 
     @property
     def field(self) -> Contestants:
-        """All that ran, with what was dropped."""
+        """The times of all that ran, with what was dropped."""
         ran = [name for name, lane in self.lanes.items() if lane.times]
         out = frozenset(name for name in ran if self.lanes[name].state == "slower")
         return Contestants({name: self.lanes[name].times for name in ran}, out, self.tick_s)

@@ -42,7 +42,7 @@ class QuestionResult:
 
 
 @dataclass(frozen=True)
-class CaseResult:
+class CaseRace:
     """A case, with everything that could be chosen for it. A way is how one comes to be chosen."""
 
     case: Annotated[str, "as in a row"]
@@ -107,6 +107,6 @@ class Report:
 
     format: Annotated[str, f"`{FORMAT}`"]
     versions: Annotated[Mapping[str, str | None], "of what is installed, with the card's UUID; `null` for what is not"]
-    cases: Annotated[tuple[CaseResult, ...], "those with a race"]
+    cases: Annotated[tuple[CaseRace, ...], "those with a race"]
     left_out: Annotated[tuple[LeftOut, ...], "the others"] = ()
     findings: Annotated[tuple[TunerFinding, ...], "in the order of the cases"] = ()

@@ -13,7 +13,7 @@ from typing import Any
 from pytest_flashinfer_perf.api import FlashinferPerfError, fields, file_io, formatting, printing, processes
 from pytest_flashinfer_perf.extensions.compare import sides
 from pytest_flashinfer_perf.extensions.tuner.loop import PLUGIN, SPOILED
-from pytest_flashinfer_perf.extensions.tuner.results import TUNE, CaseResult, LeftOut
+from pytest_flashinfer_perf.extensions.tuner.results import TUNE, CaseRace, LeftOut
 from pytest_flashinfer_perf.extensions.tuner.search import TuneJob
 
 MOST_PROCESSES = 50
@@ -35,12 +35,12 @@ class Runs:
     picks: dict[str, dict[str, Any]] = field(default_factory=dict)
     versions: dict[str, str | None] = field(default_factory=dict)
 
-    def cases(self) -> tuple[list[CaseResult], list[LeftOut]]:
+    def cases(self) -> tuple[list[CaseRace], list[LeftOut]]:
         """Tune as often as asked, then race: the cases with what was found, and those that were left out."""
         untuned = [left for nth in range(1, self.tunes + 1) for left in self._tuned(f"{TUNE}{nth}", f"tune-{nth}")]
         where = str(self.folder / "race.jsonl")
         events = self._ran(replace(self.job, output=where, picks=self.picks), "race")
-        cases = [fields.read(CaseResult, event["found"], where) for event in events if "found" in event]
+        cases = [fields.read(CaseRace, event["found"], where) for event in events if "found" in event]
         return cases, [*untuned, *(fields.read(LeftOut, event, where) for event in events if "outcome" in event)]
 
     def _tuned(self, way: str, name: str) -> list[LeftOut]:
@@ -55,12 +55,12 @@ class Runs:
     def _ran(self, job: TuneJob, title: str) -> list[dict[str, Any]]:
         """Run the process to its end, and again without what it ended with, as long as it says what that is."""
         by_case: dict[str, dict[str, Any]] = {}
-        told = 0
+        reported = 0
         for nth in range(1, MOST_PROCESSES + 1):
             code, log = self._process(job, nth)
             events, why = _read(Path(job.output)), _ended(code, log)
             by_case |= {event["case"]: event for event in events if event["event"] == "case"}
-            new, told = events[told:], len(events)
+            new, reported = events[reported:], len(events)
             if not new or (last := new[-1])["event"] not in TO_BLAME:
                 break
             if last["event"] != "tactic":
@@ -76,9 +76,9 @@ class Runs:
     def _process(self, job: TuneJob, nth: int) -> tuple[int, Path]:
         log = Path(job.output).with_suffix(f".{nth}.log" if nth > 1 else ".log")
         with tempfile.TemporaryDirectory() as folder:
-            told = Path(folder, "job.json")
-            file_io.write_json(told, asdict(job))
-            words = (sys.executable, "-m", "pytest", "-p", PLUGIN, f"--tuner-job={told}")
+            job_file = Path(folder, "job.json")
+            file_io.write_json(job_file, asdict(job))
+            words = (sys.executable, "-m", "pytest", "-p", PLUGIN, f"--tuner-job={job_file}")
             return processes.started(processes.Environment("tuner", words), self.arguments, log), log
 
 
@@ -103,7 +103,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def _blamed(crashes: Mapping[str, Mapping[str, str]], last: Mapping[str, Any], why: str) -> dict[str, dict[str, str]]:
-    """With the tactic whose turn it was when the process ended."""
+    """Add the tactic whose turn it was when the process ended."""
     blamed = {case: dict(reasons) for case, reasons in crashes.items()}
     if last["event"] == "tactic":
         blamed.setdefault(last["case"], {})[last["tactic"]] = why

@@ -19,7 +19,7 @@ from pytest_flashinfer_perf.engine.repeated import RepeatedCase
 from pytest_flashinfer_perf.extensions.tuner import tactics
 from pytest_flashinfer_perf.extensions.tuner.contest import Contest
 from pytest_flashinfer_perf.extensions.tuner.race import Lane, Race
-from pytest_flashinfer_perf.extensions.tuner.results import DEFAULT, CaseResult, QuestionResult, TacticResult
+from pytest_flashinfer_perf.extensions.tuner.results import DEFAULT, CaseRace, QuestionResult, TacticResult
 from pytest_flashinfer_perf.extensions.tuner.tactics import Chosen, Tactic, TunerQuestion
 from pytest_flashinfer_perf.spec.case import Case
 
@@ -46,12 +46,12 @@ class TuneJob:
     done: tuple[str, ...] = ()
 
     def say(self, event: str, **more: Any) -> None:
-        """Another part begins, which has the whole time of a case."""
+        """Report an event to the parent; the next part has the whole time limit of a case."""
         time_limit.restart()
         file_io.append_whole(Path(self.output), f"{file_io.as_json({'event': event, **more})}\n")
 
 
-def race_case(test: str, case: Case, settings: Settings, device: Device, job: TuneJob) -> CaseResult | None:
+def race_case(test: str, case: Case, settings: Settings, device: Device, job: TuneJob) -> CaseRace | None:
     """Race every tactic that could be chosen; None where there is nothing to choose."""
     name = case.identity.case
     call = RepeatedCase(case, settings.measuring, settings.checking, device)
@@ -65,7 +65,7 @@ def race_case(test: str, case: Case, settings: Settings, device: Device, job: Tu
     held = Contest(call, lambda tactic: job.say("tactic", case=name, tactic=tactic), job.crashed.get(name, {}))
     race = _searched(held, questions, list(ways.values()), job.budget)
     _name_not_listed(race, questions, ways)
-    return CaseResult(
+    return CaseRace(
         case=name,
         test=test,
         family=case.routine.family,

@@ -76,7 +76,7 @@ class Contestants:
         return effect is not None and effect.bound(-1, self._risk / looks) > 0
 
     def regret(self, name: str) -> Regret | None:
-        """Its regret; None where it ran in no rounds with the best."""
+        """The regret of a tactic; None where it ran in no rounds with the best."""
         effects = [self.effect(other, name) for other in self.best if other != name]
         comparable = [effect for effect in effects if effect is not None]
         if name == self.fastest and not effects:
@@ -91,18 +91,18 @@ class Contestants:
 
     @property
     def _risk(self) -> float:
-        """Of one pair: half of the risk is for the set at the end, the other half for what is dropped on the way."""
+        """The risk of one pair: half of it is for the set at the end, the other half for what is dropped on the way."""
         return core_effects.RISK / 2 / max(1, len(self.times) - 1)
 
     def effect(self, before: str, after: str) -> core_effects.Effect | None:
-        """How much slower `after` is than `before`, of the rounds that both ran in."""
+        """Compare `after` with `before` in the rounds that both ran in."""
         replicates = self._replicates(before, after)
         if replicates is None:
             return None
         own = Noise(replicates.variance, replicates.df, "rounds")
         blended = self._pool.blended(own.variance, own.df) if self._pool else own
         between_processes = noise.BETWEEN_PROCESSES_SD["cycles"] ** 2 + (self.tick_s / replicates.before[0]) ** 2
-        rounds = len(replicates.before)  # an effect's error becomes less with each of them, and what is unseen does not
+        rounds = len(replicates.before)  # each makes an effect's error less, and not the noise between processes
         return core_effects.Effect(replicates, replace(blended, variance=blended.variance + rounds * between_processes))
 
     @functools.cached_property

@@ -116,7 +116,7 @@ def default(questions: Sequence[TunerQuestion]) -> Tactic:
 
 
 def _listed(runners: Sequence[Any], inputs: Sequence[Any]) -> tuple[tuple[Choice, ...], tuple[str, ...]]:
-    """What each runner lists for inputs of just this size; a runner that raises is named, not lost."""
+    """The tactics that runners list for inputs of this size; for a runner that raises, a sentence."""
     choices: dict[Choice, None] = {}
     broken = []
     for runner in runners:
@@ -170,7 +170,7 @@ def _answers(call: Callable[[], object]) -> Chosen:
     choices: dict[str, Choice] = {}
     hits: list[bool] = []
 
-    def told(op: str, answer: Choice, *_rest: Any) -> None:
+    def on_question(op: str, answer: Choice, *_rest: Any) -> None:
         choices[op] = answer
 
     def wrapped(search: Function) -> Function:
@@ -182,7 +182,7 @@ def _answers(call: Callable[[], object]) -> Chosen:
         return search_cache
 
     with patches.tuner_wrapped("search_cache", wrapped):
-        _watch_questions(call, told)
+        _watch_questions(call, on_question)
     return Chosen(Tactic(tuple(choices.items())), bool(hits) and all(hits))
 
 

@@ -99,8 +99,9 @@ def cost(p: PrefillParams, x: Prefill, *read: Tensor | int) -> Cost:
 
 
 def plans_for_graphs(options: LaunchOptions) -> bool:
-    """As upstream: fa2's plan for graphs reserves gigabytes for every split of any batch. The batch that is captured
-    here never changes, so that a plan for this batch alone is correct in a graph, too.
+    """Whether to plan for graphs, as upstream does, but for fa2, whose plan for graphs reserves gigabytes.
+
+    The batch that is captured here never changes, so that a plan for this batch alone is correct in a graph, too.
     """
     return options.cuda_graph and options.backend != "fa2"
 

@@ -187,7 +187,7 @@ def flash_limits(p: BatchMLA, backend: str, device: Device) -> Iterator[str]:
     if p.out != p.q_dtype:
         yield f"{backend} writes the type of its queries: leave out out_dtype"
     if p.head_dim_ckv % 128 or p.head_dim_kpe % 64:
-        yield f"{backend} needs a head_dim_ckv in steps of 128 and a head_dim_kpe in steps of 64"
+        yield f"{backend} needs a head_dim_ckv in multiples of 128 and a head_dim_kpe in multiples of 64"
 
 
 def auto_limits(p: BatchMLA, backend: str, device: Device) -> Iterator[str]:

@@ -59,7 +59,7 @@ def fp8_type_limits(p: Fp8Product, backend: str) -> Iterator[str]:
 
 def fp8_size_limits(p: Fp8Product, backend: str) -> Iterator[str]:
     if p.n % 16 or p.k % 16:
-        yield f"{backend} needs n and k in steps of 16, not {p.n} and {p.k}"
+        yield f"{backend} needs n and k in multiples of 16, not {p.n} and {p.k}"
 
 
 def out_dtype_or_float32() -> Any:

@@ -43,7 +43,7 @@ def _bf16_limits(p: BmmBf16, backend: str, device: Device) -> Iterator[str]:
     if backend == "tgv" and p.out_dtype != "bfloat16":
         yield "tgv writes bfloat16 only: use cudnn"
     if backend == "cake" and (p.n % 8 or p.k not in CAKE_K):
-        yield f"cake needs an n in steps of 8 and a k of {', '.join(map(str, CAKE_K))}, not {p.n} and {p.k}"
+        yield f"cake needs an n in multiples of 8 and a k of {', '.join(map(str, CAKE_K))}, not {p.n} and {p.k}"
     yield from _shared.auto_limits(backend, device)
     if p.autotune and backend in ("cutile", "cake"):
         yield f"{backend} is not tuned by --autotune: leave it out"
@@ -102,7 +102,7 @@ def _fp8_limits(p: BmmFp8, backend: str, _device: Device) -> Iterator[str]:
     yield from _shared.fp8_type_limits(p, backend)
     yield from _shared.fp8_size_limits(p, backend)
     if backend == "cute-dsl" and p.m % 16:
-        yield f"cute-dsl needs an m in steps of 16, not {p.m}"
+        yield f"cute-dsl needs an m in multiples of 16, not {p.m}"
     if backend == "cute-dsl" and p.input_dtype != p.mat2_dtype:
         yield "cute-dsl multiplies tensors of one type"
 

@@ -92,7 +92,7 @@ CUTILE_ORDER = "cutile takes K-major scales only: set scale_major_mode to K"
 
 def _limits(p: Fp8Groupwise, backend: str, _device: Device) -> Iterator[str]:
     if backend == "cutlass" and p.m % 4:
-        yield f"cutlass needs an m in steps of 4, not {p.m}: pad it"
+        yield f"cutlass needs an m in multiples of 4, not {p.m}: pad it"
     if backend == "cutile" and p.scale_major_mode != "K":
         yield CUTILE_ORDER
     if backend == "trtllm" and p.scale_major_mode != "MN":
@@ -117,7 +117,7 @@ def _gemm(p: Fp8Groupwise, _x: Fp8GroupwiseInputs, options: LaunchOptions) -> Bu
 
 def _sm90_limits(p: Fp8Groupwise, backend: str, _device: Device) -> Iterator[str]:
     if p.n % 64:
-        yield f"{backend} needs an n in steps of 64, not {p.n}"
+        yield f"{backend} needs an n in multiples of 64, not {p.n}"
     if (p.input_dtype, p.mat2_dtype) != (FP8[0], FP8[0]):
         yield f"{backend} multiplies {FP8[0]} only"
     if p.out_dtype != "bfloat16":
@@ -189,7 +189,7 @@ def _group_limits(p: Fp8Group, backend: str, _device: Device) -> Iterator[str]:
     if backend == "cutile" and p.scale_major_mode != "K":
         yield CUTILE_ORDER
     if p.n % 8:
-        yield f"{backend} needs an n in steps of 8, not {p.n}"
+        yield f"{backend} needs an n in multiples of 8, not {p.n}"
 
 
 @fp8_group.backend("cutlass", "cutile", api="gemm.group_gemm_fp8_nt_groupwise", limits=_group_limits)

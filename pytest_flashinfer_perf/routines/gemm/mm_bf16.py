@@ -58,9 +58,9 @@ def _limits(p: MmBf16, backend: str, device: Device) -> Iterator[str]:
     if p.enable_pdl and backend in NO_PDL:
         yield f"{backend} has no programmatic dependent launch: use tinygemm or tgv"
     if backend == "tinygemm" and p.n % 16:
-        yield f"tinygemm needs an n in steps of 16, not {p.n}"
+        yield f"tinygemm needs an n in multiples of 16, not {p.n}"
     if backend == "tinygemm" and p.k % 8:
-        yield f"tinygemm reads rows of whole 16 bytes, so that k must come in steps of 8, not {p.k}"
+        yield f"tinygemm reads rows of whole 16 bytes, so that k must come in multiples of 8, not {p.k}"
     yield from _shared.auto_limits(backend, device)
     if p.autotune and backend == "cutile":
         yield "cutile is not tuned by --autotune: leave it out"

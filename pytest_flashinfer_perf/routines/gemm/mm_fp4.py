@@ -95,11 +95,11 @@ def _limits(p: MmFp4, backend: str, _device: Device) -> Iterator[str]:
     if backend == "trtllm" and p.n % 128:
         yield f"trtllm needs an n that is a multiple of 128, not {p.n}"
     if backend == "cutedsl_low_latency" and (p.m > 8 or p.k % (4 * p.block)):
-        yield f"{backend} needs an m of at most 8 and a k in steps of {4 * p.block}, not {p.m} and {p.k}"
+        yield f"{backend} needs an m of at most 8 and a k in multiples of {4 * p.block}, not {p.m} and {p.k}"
     if backend == "cake" and (p.n % 8 or p.k % 256):
-        yield f"cake needs an n in steps of 8 and a k in steps of 256, not {p.n} and {p.k}"
+        yield f"cake needs an n in multiples of 8 and a k in multiples of 256, not {p.n} and {p.k}"
     if backend == "cute-dsl" and p.n % 8:
-        yield f"cute-dsl needs an n in steps of 8, not {p.n}"
+        yield f"cute-dsl needs an n in multiples of 8, not {p.n}"
     if p.autotune and backend == "cake":
         yield "cake is not tuned by --autotune: leave it out"
 

@@ -49,9 +49,9 @@ def _limits(p: MmFp8, backend: str, _device: Device) -> Iterator[str]:
         yield f"mm_fp8 has no {backend} in this flashinfer: use flashinfer 0.7.2, or bmm_fp8"
     yield from _shared.fp8_type_limits(p, backend)
     if backend == PREPARED and (p.k % BLOCK or p.n % 32):
-        yield f"{backend} needs a k in steps of {BLOCK} and an n in steps of 32, not {p.k} and {p.n}"
+        yield f"{backend} needs a k in multiples of {BLOCK} and an n in multiples of 32, not {p.k} and {p.n}"
     if backend == "cutedsl_low_latency" and (p.m > 8 or p.k % BLOCK):
-        yield f"{backend} needs an m of at most 8 and a k in steps of {BLOCK}, not {p.m} and {p.k}"
+        yield f"{backend} needs an m of at most 8 and a k in multiples of {BLOCK}, not {p.m} and {p.k}"
     yield from _shared.fp8_size_limits(p, backend)
 
 

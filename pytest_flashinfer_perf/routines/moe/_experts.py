@@ -25,7 +25,7 @@ def _by(gated: Callable[[Tensor], Tensor]) -> Gated:
 
 
 def _situ(up: Tensor, gate: Tensor) -> Tensor:
-    """In fp32: rounded to bf16 after each step, an answer may be further off than the check allows."""
+    """SiTU in fp32: rounded to bf16 after each operation, an answer may be further off than the check allows."""
     wide_up, wide = up.float(), gate.float()
     bent = SITU_UP * torch.tanh(wide_up / SITU_UP) * SITU_GATE * torch.tanh(wide / SITU_GATE)
     return (bent * wide.sigmoid()).to(up.dtype)

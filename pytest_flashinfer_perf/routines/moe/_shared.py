@@ -62,7 +62,7 @@ class Moe(Params):
     @property
     @abstractmethod
     def local_intermediate(self) -> int:
-        """This GPU's part of each."""
+        """The part of each expert's hidden layer on this GPU."""
 
     @property
     def rearranged(self) -> bool:

@@ -197,9 +197,9 @@ def arguments(p: TrtllmMoe, x: TrtllmMoeInputs[Any]) -> Mapping[str, Any]:
 def limits(p: TrtllmMoe, backend: str) -> Iterator[str]:
     """Limits of the launchers in FlashInfer's csrc."""
     if p.hidden_size % 128 or p.intermediate_size % 128:
-        yield f"{backend} needs a hidden_size and an intermediate_size in steps of 128"
+        yield f"{backend} needs a hidden_size and an intermediate_size in multiples of 128"
     if p.num_experts % 4:
-        yield f"{backend} needs a num_experts in steps of 4"
+        yield f"{backend} needs a num_experts in multiples of 4"
     if p.num_experts <= p.top_k:
         yield f"{backend} needs more experts than a token chooses: --top_k below {p.num_experts}"
     yield from _grouped_limits(p, backend) if p.groups > 1 else _ungrouped_limits(p, backend)

@@ -26,7 +26,7 @@ API = "fused_moe.cutlass_fused_moe"
 VARIANTS = ("base", "fp8", "nvfp4", "deepseek_fp8_block_scale", "w4a8")
 ON_HOPPER = VARIANTS[3:]  # alone, with bfloat16
 STEPS = {"nvfp4": 32, "w4a8": 128}  # of sizes that can be stored so
-SIZES = "needs a hidden_size, and an intermediate_size on each GPU, in steps of"
+SIZES = "needs a hidden_size, and an intermediate_size on each GPU, in multiples of"
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def _said_of(stored: Stored) -> dict[str, Any]:
 
 
 def _as_passed(stored: Stored) -> Stored:
-    """As kernels take it. NVFP4: blocks' scales in tiles of 128 x 4, four to an int32; weights 16 to an int64."""
+    """Pack weights. NVFP4: scales of blocks in tiles of 128 x 4, four to an int32, weights 16 to an int64."""
     if isinstance(stored, Int4):
         from flashinfer import fused_moe as own
 

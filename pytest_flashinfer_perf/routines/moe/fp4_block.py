@@ -36,7 +36,7 @@ class TrtllmFp4BlockScaleMoe(TrtllmMoe):
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
         if any(getattr(self, side) % 32 for side in SIDES):
-            yield "fp4_mode", "FP4 needs a hidden_size and an intermediate_size in steps of 32"
+            yield "fp4_mode", "FP4 needs a hidden_size and an intermediate_size in multiples of 32"
 
 
 def inputs(p: TrtllmFp4BlockScaleMoe, rand: torch.Generator, _device: torch.device) -> In:

@@ -56,10 +56,10 @@ class Asking:
 def test_bench_runs_the_tests_that_an_extension_is_asked_for_instead_of_the_suite(pytester):
     config = pytester.parseconfigure(*cli.of_suite(["own"]))
     assert config.args == [*map(str, suite.paths()), "own"]
-    config.pluginmanager.register(cli.AskedTests(), "before")
+    config.pluginmanager.register(cli.SelectedTests(), "before")
     assert config.args == [*map(str, suite.paths()), "own"]
     config.pluginmanager.register(Asking())
-    config.pluginmanager.register(cli.AskedTests())
+    config.pluginmanager.register(cli.SelectedTests())
     assert config.args == ["elsewhere", "own"]
 
 

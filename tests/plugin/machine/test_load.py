@@ -47,7 +47,7 @@ def test_all_spans_count_together():
     short = (reading(0.0), reading(0.01))
     alone, beside = (seen((reading(0.0, others=ready), reading(0.01, others=ready))) for ready in (0, 1))
     assert (alone.taken, beside.taken) == (0.0, 0.5), "too short for hundredths of a second: what was ready to run"
-    assert beside.is_busy
+    assert beside.is_loaded
     assert seen((reading(0.0, others=None), reading(0.01, others=None))).taken is None
     assert seen(short, (reading(0.99), reading(1.0, used=1.0))).taken == pytest.approx(0.5), "and between the two"
     assert load.during([]) is None
@@ -65,20 +65,20 @@ def test_all_spans_count_together():
 def test_the_larger_share_counts(known, share):
     seen = Contention(seconds=1.0, cores=2, **known)
     assert seen.share == pytest.approx(share)
-    assert seen.is_busy is (share > load.TOO_BUSY)
+    assert seen.is_loaded is (share > load.TOO_LOADED)
 
 
 @pytest.mark.parametrize(
     ("known", "sentence"),
     [
-        ({"waited": 0.9, "load": 5.8}, "this machine was busy: load 6 on 2 cores"),
-        ({"taken": 0.9, "load": 1.0, "cores": 1}, "this machine was busy: load 1 on 1 core"),
-        ({"taken": 0.3, "load": 0.5}, "this machine was busy: 30 % of the time of 2 cores was not this process's"),
+        ({"waited": 0.9, "load": 5.8}, "others used this machine: load 6 on 2 cores"),
+        ({"taken": 0.9, "load": 1.0, "cores": 1}, "others used this machine: load 1 on 1 core"),
+        ({"taken": 0.3, "load": 0.5}, "others used this machine: 30 % of the time of 2 cores was not this process's"),
     ],
 )
 def test_a_busy_machine_is_a_sentence(known, sentence):
     seen = Contention(**{"seconds": 1.0, "cores": 2, **known})
-    assert (seen.is_busy, seen.sentence) == (True, sentence)
+    assert (seen.is_loaded, seen.sentence) == (True, sentence)
 
 
 def _spin():
@@ -102,9 +102,9 @@ def test_a_process_on_the_same_core_is_seen():
         other.kill()
         os.sched_setaffinity(0, allowed)
     seen = load.during([watch])
-    assert seen.is_busy
-    assert seen.waited > load.TOO_BUSY
-    assert seen.taken > load.TOO_BUSY
+    assert seen.is_loaded
+    assert seen.waited > load.TOO_LOADED
+    assert seen.taken > load.TOO_LOADED
     assert seen.cores == 1, "of the one that it may use"
     assert "of the time of 1 core was not this process's" in seen.sentence
 
@@ -135,5 +135,5 @@ def test_a_system_without_counters_says_that_it_does_not_know(monkeypatch):
     with watch.watched():
         pass
     seen = load.during([watch])
-    assert (seen.unknown, seen.share, seen.is_busy) == (load.LOAD_UNKNOWN, 0.0, False)
+    assert (seen.unknown, seen.share, seen.is_loaded) == (load.LOAD_UNKNOWN, 0.0, False)
     assert Contention(seconds=1.0, cores=2, waited=0.0).unknown == ""

@@ -99,9 +99,9 @@ def test_a_test_asks_for_perf_as_an_argument_and_measures_once_with_it_alone(ses
     done = session(test_own=MISUSED)
     assert done.outcomes == {"failed": 3, "passed": 1}
     for said in (
-        "*perf records one row per test: parametrize the test to measure more*",
+        "*perf makes one row per test: parametrize the test to measure more*",
         "*perf must be an argument of the test itself*",
-        "*records through perf(...) or perf.time(...), not benchmark(...)*",
+        "*measures through perf(...) or perf.time(...), not benchmark(...)*",
     ):
         done.says(said)
     alone = session("-k", "dynamic")

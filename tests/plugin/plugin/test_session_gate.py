@@ -81,8 +81,8 @@ def test_suspects_are_measured_again_and_shown_once_and_extensions_are_told(gate
 @pytest.mark.parametrize(
     ("waited", "code", "said"),
     [
-        ((0.9, 0.0), 2, "busy: this machine was busy: load 6 on "),
-        ((0.0, 0.9), 0, "busy: not confirmed, measured again while this machine was busy: load 6 on "),
+        ((0.9, 0.0), 2, "busy: others used this machine: load 6 on "),
+        ((0.0, 0.9), 0, "busy: not confirmed, measured again while others used this machine: load 6 on "),
     ],
 )
 def test_a_busy_machine_neither_accuses_nor_confirms(gate, pytester, waited, code, said):

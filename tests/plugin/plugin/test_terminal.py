@@ -171,7 +171,7 @@ def test_what_a_busy_machine_spoiled_is_one_line_with_a_cure_for_it():
     on_a_cpu = {"status": "noisy", "instrument": "wall", "gpu_uuid": None}
     busy = ({**on_a_cpu, "contention": {**seen, "load": load}} for load in (2.0, 7.0))
     assert shown(*busy)[-2:] == [
-        "2 noisy: this machine was busy: load ... on 2 cores; raise --perf-iters, or",
+        "2 noisy: others used this machine: load ... on 2 cores; raise --perf-iters, or",
         "  measure when nothing else runs",
     ]
 

@@ -205,7 +205,7 @@ def test_int4_is_the_nearest_of_its_sixteen_numbers(seed, size):
         ({"ep_size": 2, "ep_rank": 2}, "ep_rank: 2 is not one of 2 GPUs"),
         ({"quantized_input": True}, "quantized_input: is for cutlass_variant nvfp4, not base"),
         ({"cutlass_variant": "nvfp4", "hidden_size": 48}, "cutlass_variant: nvfp4 needs a hidden_size"),
-        ({"cutlass_variant": "w4a8"}, "cutlass_variant: w4a8 needs a hidden_size, .* in steps of 128"),
+        ({"cutlass_variant": "w4a8"}, "cutlass_variant: w4a8 needs a hidden_size, .* in multiples of 128"),
         ({"cutlass_variant": "int4"}, "cutlass_variant: must be one of base, fp8, nvfp4, deepseek_fp8_block_scale"),
     ],
 )

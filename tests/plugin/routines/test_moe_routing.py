@@ -121,8 +121,8 @@ def test_what_no_kernel_could_do_is_an_error_before_anything_is_drawn(change, se
 
 
 LIMITS = [
-    ({"hidden_size": 64}, "needs a hidden_size and an intermediate_size in steps of 128"),
-    ({"num_experts": 6}, "needs a num_experts in steps of 4"),
+    ({"hidden_size": 64}, "needs a hidden_size and an intermediate_size in multiples of 128"),
+    ({"num_experts": 6}, "needs a num_experts in multiples of 4"),
     ({"num_experts": 8, "top_k": 8}, "needs more experts than a token chooses: --top_k below 8"),
     ({"num_experts": 128, "top_k": 9}, "has deepseek_v3 up to --top_k 8"),
     ({"num_experts": 128, "top_k": 9, "n_group": 8, "topk_group": 4}, "up to --top_k 8 of 128 experts"),

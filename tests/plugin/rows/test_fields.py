@@ -185,6 +185,6 @@ def test_a_single_late_call_is_noise_to_a_gpu_and_not_to_the_hosts_clock():
         False, False, True, False, False, False,
     ]  # fmt: skip
     busy = Contention(seconds=1.0, cores=2, waited=0.9, load=6.0)
-    assert scatter.noise("wall", busy) == "this machine was busy: load 6 on 2 cores"
+    assert scatter.noise("wall", busy) == "others used this machine: load 6 on 2 cores"
     assert scatter.noise("wall", Contention(seconds=1.0, cores=2)) == scatter.noise("wall")
     assert scatter.noise("cupti") == "the spread stayed above 5 %"

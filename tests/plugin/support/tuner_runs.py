@@ -5,7 +5,7 @@ import math
 import random
 
 from pytest_flashinfer_perf.extensions.tuner.race import Race, UnfitError
-from pytest_flashinfer_perf.extensions.tuner.results import FORMAT, CaseResult, QuestionResult, Report
+from pytest_flashinfer_perf.extensions.tuner.results import FORMAT, CaseRace, QuestionResult, Report
 from pytest_flashinfer_perf.extensions.tuner.search import entries
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 
@@ -52,7 +52,7 @@ def case(seed, tunes, costs=COST_US, *, default=SLOW, name="mine/m4-auto", **mor
         "best": race.field.best,
         "ways": {"default": default, **{f"tune {n}": pick for n, pick in enumerate(tunes, start=1)}},
     }
-    return CaseResult(**{**made, **more})
+    return CaseRace(**{**made, **more})
 
 
 @functools.cache

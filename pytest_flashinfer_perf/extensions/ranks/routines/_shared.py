@@ -21,7 +21,7 @@ from pytest_flashinfer_perf.spec.params import Params, flag
 from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, LaunchOptions, Routine
 
 B = TypeVar("B", bound="Between")
-X = TypeVar("X", bound="GivenToRanks")
+X = TypeVar("X", bound="RankMessages")
 Y = TypeVar("Y")
 
 
@@ -54,7 +54,7 @@ class RoutineOfRanks(Routine[B, Y]):
 
 
 def rank() -> int:
-    """Which rank this process is; the first, where a call is only prepared."""
+    """The rank of this process; 0 where a call is only prepared."""
     here = joined.here()
     return 0 if here is None else here.rank
 
@@ -68,12 +68,12 @@ def group(p: Between) -> Ranks:
 
 
 def of_all(p: Between, rand: torch.Generator, device: torch.device) -> Tensor:
-    """What each of the ranks gives."""
+    """The tensors of all ranks."""
     shape = (p.num_gpus, p.num_tokens, p.hidden_size)
     return torch.randn(shape, generator=rand, device=device, dtype=torch.float32).to(p.dtype)
 
 
-class GivenToRanks(Protocol):
+class RankMessages(Protocol):
     @property
     def of_all(self) -> Tensor: ...
     @property
@@ -86,19 +86,19 @@ def built(launch: Callable[[X], object], x: X, options: LaunchOptions) -> Built[
     return Built(launch, options.backend, x._replace(of_all=x.of_all[:0], input=x.input.clone()))
 
 
-def own_or_all(x: GivenToRanks) -> Tensor:
-    """What the check negates: all ranks' messages for the reference, this rank's own for its call."""
+def own_or_all(x: RankMessages) -> Tensor:
+    """The messages that the check negates: all ranks' for the reference, this rank's own for its call."""
     return x.of_all if x.of_all.numel() else x.input
 
 
 def of_sums(p: Between) -> check.Tolerance:
-    """Each of the n - 1 additions may round to the message's type, in an order that a kernel chooses."""
+    """The tolerance of sums: each of n - 1 additions may round to the message's type, in any order."""
     unit = torch.finfo(p.dtype).eps  # rounding is by half of it, of a partial sum as large as twice the row's rms
     return check.Tolerance(2 * unit, p.num_gpus * unit, unit / 2)
 
 
 def on_gpus(_p: Between, backend: str, device: Device) -> Iterator[str]:
-    """For backends that no API of FlashInfer's says this of."""
+    """Require GPUs, for backends of which no API of FlashInfer says it."""
     reason = capability.gpu(backend)(device)
     if reason:
         yield reason

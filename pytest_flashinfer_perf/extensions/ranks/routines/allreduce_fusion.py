@@ -90,7 +90,7 @@ def reference(_p: AllReduce, x: AllReduceInputs, _rows: Tensor | None = None) ->
 
 
 def _followed(total: Tensor, x: AllReduceInputs) -> tuple[Tensor, ...]:
-    """What the pattern makes of the sum, in fp32 and not yet quantised."""
+    """Apply the pattern to the sum, in fp32 and not yet quantised."""
     if x.residual is None or x.gamma is None:
         return (total,)
     residual = total + x.residual.float()
@@ -107,7 +107,7 @@ def tolerances(p: AllReduce, _backend: str) -> tuple[check.Tolerance, ...]:
 
 
 def cost(p: AllReduce, x: AllReduceInputs) -> Cost:
-    """Its bytes are the message's, of which the row makes nccl-tests' bandwidths."""
+    """The cost: the bytes are the message's, from which the row computes nccl-tests' bandwidths."""
     return Cost((p.num_gpus - 1) * p.elements, p.elements * x.input.itemsize, "float32")
 
 
@@ -155,7 +155,7 @@ def _unfused(p: AllReduce, backend: str, device: Device) -> Iterator[str]:
 
 @allreduce_fusion.backend("nccl", limits=_unfused)
 def _nccl(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[AllReduceInputs]:
-    """In place on a copy, as torch.distributed has it; a norm is FlashInfer's fused_add_rmsnorm after it."""
+    """torch.distributed's all-reduce, in place on a copy; FlashInfer's fused_add_rmsnorm follows it."""
     _shared.group(p)
 
     def launch(x: AllReduceInputs) -> None:
@@ -179,7 +179,7 @@ def _strategy(p: AllReduce, backend: str, _device: Device) -> Iterator[str]:
     if backend == "trtllm-twoshot" and p.num_tokens <= p.num_gpus:
         yield f"two-shot needs more tokens than the {p.num_gpus} ranks, not {p.num_tokens}"
     if p.hidden_size % 8:
-        yield f"{backend} reads 16 bytes at a time: the hidden size must be in steps of 8, not {p.hidden_size}"
+        yield f"{backend} reads 16 bytes at a time: the hidden size must be in multiples of 8, not {p.hidden_size}"
 
 
 @allreduce_fusion.backend(
@@ -285,7 +285,7 @@ def _smoke() -> Iterator[Shape[AllReduce]]:
 
 @allreduce_fusion.tier("default")
 def _default() -> Iterator[Shape[AllReduce]]:
-    """From a decode step's message to a prefill's."""
+    """Shapes from a decode step's message to a prefill's."""
     for pattern in (SUM, NORM):
         yield from (Shape(AllReduce(num_tokens=t, hidden_size=8192, pattern=pattern)) for t in (16, 128, 1024, 4096))
     yield from (Shape(AllReduce(num_tokens=128, hidden_size=8192, pattern=one)) for one in (STATIC, DYNAMIC))

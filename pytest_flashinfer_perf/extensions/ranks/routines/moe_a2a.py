@@ -51,7 +51,10 @@ class Exchange(Between):
         if self.top_k > self.num_experts:
             yield "top_k", f"{self.top_k} is more than the {self.num_experts} experts there are"
         if self.quant_dtype in ("fp8_block_scale", "nvfp4") and self.hidden_size % _narrow.GROUP:
-            yield "hidden_size", f"must be in steps of {_narrow.GROUP} for {self.quant_dtype}, got {self.hidden_size}"
+            yield (
+                "hidden_size",
+                f"must be in multiples of {_narrow.GROUP} for {self.quant_dtype}, got {self.hidden_size}",
+            )
 
 
 class AllToAllInputs(NamedTuple):
@@ -97,7 +100,7 @@ def _sent(p: Exchange, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def _numbers_of(sent: Tensor, scales: Tensor | None) -> Tensor:
-    """What travelled, in fp32."""
+    """Dequantise the rows that travelled to fp32."""
     values = _narrow.from_e2m1(_narrow.unpacked(sent)) if sent.dtype == torch.uint8 else sent.float()
     if scales is None:
         return values
@@ -156,7 +159,7 @@ class _Parts:
         return cls(here.T.nonzero()[:, 1], here.sum(0).tolist(), x.goes[..., rank].sum(1).tolist())
 
     def sent_there(self, tokens: Tensor) -> Tensor:
-        """As bytes: torch cannot index every type of 8 bits on a GPU."""
+        """Send rows to their experts, as bytes: torch cannot index every type of 8 bits on a GPU."""
         return _exchanged(tokens.view(torch.uint8)[self.rows], self.sent, self.came).view(tokens.dtype)
 
     def sent_back(self, answers: Tensor, out: Tensor) -> None:
@@ -218,7 +221,7 @@ def _trtllm(p: Exchange, x: AllToAllInputs, options: LaunchOptions) -> Built[All
 
 @functools.cache
 def _exchange(p: Exchange, ranks: Ranks) -> Any:
-    """Its memory is shared by file handles, without multicast, and cleared by each rank before another writes to it."""
+    """An exchange; each rank clears its memory, which file handles share, before another writes to it."""
     from flashinfer import comm
     from flashinfer.comm.mnnvl import MnnvlConfig, TorchDistBackend
 

@@ -55,7 +55,7 @@ def hooked(module: Any) -> None:
         if spec is not None and spec.loader is not None:
             sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(sys.modules[PACKAGE])
-    importlib.import_module(f"{PACKAGE}.extensions.traffic.hooks").imported(module, leaving)
+    importlib.import_module(f"{PACKAGE}.extensions.traffic.hooks").hook_module(module, leaving)
 
 
 def run_hidden() -> None:

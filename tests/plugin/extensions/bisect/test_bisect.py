@@ -73,7 +73,7 @@ def test_cases_share_steps_and_the_checkout_stays_as_it_was(repo, bisect, tmp_pa
     assert "own/c" not in told.partition("2 step")[2]
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert [case["suspects"] for case in result] == [[ids[9]], [ids[10]]]
-    verdicts = json.loads((tmp_path / "out" / "02-step" / "verdicts.json").read_text())
+    verdicts = json.loads((tmp_path / "out" / "02-search" / "verdicts.json").read_text())
     assert {case["case"] for case in verdicts["cases"]} == {"own/a", "own/b"}
     assert git(Path(), "status", "--short") == "M level"
     assert git(Path(), "worktree", "list").count("\n") == 0

@@ -8,7 +8,7 @@ import two_speeds
 from made import row, run
 from verdicts import rules
 
-from pytest_flashinfer_perf.extensions.bisect.pairs import PairPlan
+from pytest_flashinfer_perf.extensions.bisect.pairs import PairSchedule
 from pytest_flashinfer_perf.gate import confirmation
 from pytest_flashinfer_perf.gate.thresholds import Thresholds
 from pytest_flashinfer_perf.gate.verdict import Rules, Verdict
@@ -37,14 +37,14 @@ class Machine:
 @pytest.mark.parametrize(("change", "faster"), [(0.0, 0), (-0.1, 1)])
 def test_what_is_certain_after_three_pairs_gets_no_more(change, faster):
     machine = Machine(c0=lambda _: change)
-    counts = PairPlan().follow(machine.pair, RULES).counts
+    counts = PairSchedule().follow(machine.pair, RULES).counts
     assert (counts[Verdict.SAME], counts[Verdict.FASTER]) == (8 - faster, faster)
     assert len(machine.asked) == 3
 
 
 def test_a_slow_case_is_confirmed_by_two_more_pairs():
     machine = Machine(c0=lambda _: 0.1)
-    judgement = PairPlan().follow(machine.pair, RULES)
+    judgement = PairSchedule().follow(machine.pair, RULES)
     assert [judged.name for judged in judgement.having(Verdict.SLOWER)] == ["c0"]
     assert machine.asked[3:] == [["c0"], ["c0"]]
     assert "measured again: +10." in judgement.cases[0].sentence
@@ -52,7 +52,7 @@ def test_a_slow_case_is_confirmed_by_two_more_pairs():
 
 def test_a_case_that_was_slow_for_a_while_is_not_confirmed():
     machine = Machine(c0=lambda nth: 0.1 if nth < 3 else 0.0)
-    judgement = PairPlan().follow(machine.pair, RULES)
+    judgement = PairSchedule().follow(machine.pair, RULES)
     [judged] = judgement.having(Verdict.AMBIGUOUS)
     assert (judged.name, judged.reason) == ("c0", "two-speeds")
     assert judgement.exit_code == 0
@@ -60,7 +60,7 @@ def test_a_case_that_was_slow_for_a_while_is_not_confirmed():
 
 def test_ambiguous_cases_get_more_pairs_and_others_do_not():
     machine = Machine(sd=0.03, info={"placements": []})
-    PairPlan(pairs=5, most=8).follow(machine.pair, RULES)
+    PairSchedule(pairs=5, most=8).follow(machine.pair, RULES)
     assert 8 <= len(machine.asked) <= 10  # a suspect at the eighth has two more
     assert len(machine.asked[0]) > len(machine.asked[-1]) > 0
 
@@ -68,7 +68,7 @@ def test_ambiguous_cases_get_more_pairs_and_others_do_not():
 @pytest.mark.parametrize("pairs", [1, 2, 4])
 def test_when_time_is_up_what_there_is_is_judged(pairs):
     machine = Machine(c0=lambda _: 0.1)
-    judgement = PairPlan().follow(machine.pair, RULES, more=lambda: len(machine.asked) < pairs)
+    judgement = PairSchedule().follow(machine.pair, RULES, more=lambda: len(machine.asked) < pairs)
     assert len(judgement.base) == pairs
     assert judgement.having(Verdict.SLOWER)
 
@@ -79,7 +79,7 @@ def test_cases_that_cannot_be_judged_get_no_more_pairs():
         return run(row("gone")), run(row("new"))
 
     asked = []
-    assert PairPlan().follow(pair, RULES).exit_code == 2
+    assert PairSchedule().follow(pair, RULES).exit_code == 2
     assert len(asked) == 3
 
 
@@ -88,7 +88,7 @@ def test_pairs_go_on_where_they_disagree_about_a_suspect():
         head = (110.0, 110.0, 110.0, 103.0, 110.1, 110.0, 110.2)[min(nth, 6)] + 0.01 * nth
         return run(row(us=100.0 + 0.01 * nth), source=f"b{nth}"), run(row(us=head), source=f"h{nth}")
 
-    judgement = PairPlan(3, 6).follow(measure, rules(paired=True))
+    judgement = PairSchedule(3, 6).follow(measure, rules(paired=True))
     [judged] = judgement.cases
     assert len(judgement.base) == 3 + confirmation.MOST
     assert judged.sentence.endswith("measured again: +3.00 %, +10.10 %, +10.00 %, +10.19 %")
@@ -116,7 +116,7 @@ def plan(heads):
         us, how = heads[min(nth, len(heads) - 1)]
         return run(timed(100.0 + 0.01 * nth), source=f"b{nth}"), run(timed(us, contention=how), source=f"h{nth}")
 
-    return PairPlan(3, 6).follow(measure, rules(paired=True)), len(made)
+    return PairSchedule(3, 6).follow(measure, rules(paired=True)), len(made)
 
 
 def test_a_busy_pair_is_replaced_by_another():
@@ -135,7 +135,7 @@ def test_a_suspect_that_only_busy_pairs_could_confirm_is_not_confirmed():
     judgement, made = plan([(300.0, QUIET)] * 3 + [(300.0, BUSY)])
     [judged] = judgement.cases
     assert (judged.verdict, judged.reason) == (Verdict.AMBIGUOUS, "busy")
-    assert judged.sentence == "not confirmed, measured again while this machine was busy"
+    assert judged.sentence == "not confirmed, measured again while others used this machine"
     assert made == 6 + confirmation.FEWEST
 
 

@@ -125,7 +125,7 @@ def test_an_innocent_release_is_cleared_and_the_search_goes_on():
         """The first time that 1.8 is looked at, something else slows it down."""
 
         def __call__(self, question, side, nth, cases):
-            hot = question.stage == "step" and question.point(side) == "1.8" and question.number == 2
+            hot = question.stage == "search" and question.point(side) == "1.8" and question.number == 2
             levels, self.levels = self.levels, [[1.2] * 17] if hot else self.levels
             try:
                 return super().__call__(question, side, nth, cases)
@@ -140,7 +140,7 @@ def test_an_innocent_release_is_cleared_and_the_search_goes_on():
 def test_a_point_that_stops_being_measured_at_the_good_end_ends_the_search():
     class Gone(Levels):
         def __call__(self, question, side, nth, cases):
-            if question.stage == "step" and side == "base":
+            if question.stage == "search" and side == "base":
                 raise PointError(question.base, "the GPU is gone")
             return super().__call__(question, side, nth, cases)
 

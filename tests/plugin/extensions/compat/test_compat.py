@@ -214,7 +214,7 @@ def test_in_a_test_with_perf_the_call_is_its_row_unless_answers_alone_are_asked_
     silent = ("-W", "ignore:pytest_flashinfer_perf.extensions.compat")
     done = session("--perf-device=cpu", *silent, quick=False, test_own=TESTS)
     assert done.outcomes == {"passed": 2, "failed": 1}
-    done.says("*perf records one row per test*")
+    done.says("*perf makes one row per test*")
     row = done["test_row"]
     info = row["extra_info"]
     assert (info["case"], info["refcheck"], info["cold_l2"]) == ("test_own.py::test_row", "not checked", "none")

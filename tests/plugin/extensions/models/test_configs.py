@@ -13,7 +13,7 @@ from pytest_flashinfer_perf.extensions.models.description import Dense, Experts,
 from pytest_flashinfer_perf.routines.published_models import Latent
 from pytest_flashinfer_perf.spec.presets import Spread, UnevenError
 
-PUBLISHED = [name for name in shipped.names() if shipped.record(name)["published_parameters"]]
+PUBLISHED = [name for name in shipped.names() if shipped.file_of(name)["published_parameters"]]
 
 
 def counted(model):
@@ -50,14 +50,14 @@ def in_part(part, hidden):
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_are_within_1_percent_of_what_is_published(name):
-    published = float(shipped.record(name)["published_parameters"].removesuffix("B")) * 1e9
+    published = float(shipped.file_of(name)["published_parameters"].removesuffix("B")) * 1e9
     assert counted(shipped.model(name)) == pytest.approx(published, rel=0.01)
 
 
 @pytest.mark.parametrize("name", shipped.names())
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 def test_every_parameter_of_a_model_is_in_one_kernel_or_gap_and_most_weights_have_a_case(name, phase):
-    unquantised = {**shipped.record(name)["config"], "quantization_config": None}
+    unquantised = {**shipped.file_of(name)["config"], "quantization_config": None}
     model = architectures.describe(Fields(unquantised, name), name)
     found = kernels.of_step(model, Step(phase=phase))
     assert sum(k.weight_bytes for k in found) == 2 * counted(model)
@@ -194,8 +194,8 @@ def test_a_checkpoint_has_the_products_of_its_type():
         assert {k.problems[0]["routine"] for k in found if k.name in {"o", "experts"}} == routines
 
 
-LLAMA = shipped.record("llama-3.1-8b")["config"]
-DEEPSEEK = shipped.record("deepseek-v3")["config"]
+LLAMA = shipped.file_of("llama-3.1-8b")["config"]
+DEEPSEEK = shipped.file_of("deepseek-v3")["config"]
 
 
 @pytest.mark.parametrize(
@@ -260,6 +260,6 @@ def understood(text):
 
 def test_500_mutations_are_understood_or_refused_with_a_sentence():
     rand = random.Random(0)
-    texts = [json.dumps(shipped.record(name)["config"]) for name in shipped.names()]
+    texts = [json.dumps(shipped.file_of(name)["config"]) for name in shipped.names()]
     outcomes = [understood(mutated(rand, rand.choice(texts), rand.randint(1, 3))) for _ in range(500)]
     assert set(outcomes) == {True, False}

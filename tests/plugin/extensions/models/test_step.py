@@ -102,7 +102,7 @@ def test_a_kernel_between_more_gpus_than_a_host_has_is_a_gap(tiny):
     plan = plans.of(str(tiny), Step(batch=4, context=128, spread=Spread(2)))
     assert plans.within(plan, 2).kernels == plan.kernels
     [between] = [kernel for kernel in plans.within(plan, 1).kernels if kernel.name == "all-reduce"]
-    assert (between.problems, between.gap) == ((), "needs 2 GPUs of one host, 1 can be seen")
+    assert (between.problems, between.gap) == ((), "needs 2 GPUs of one machine, 1 can be seen")
 
 
 def test_the_sum_is_each_count_times_the_median_of_the_fastest_backend(shown, plan):

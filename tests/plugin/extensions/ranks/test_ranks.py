@@ -92,7 +92,7 @@ def test_a_row_is_of_all_ranks_and_a_rank_that_dies_costs_one_case_and_leaves_no
     how = ("--perf-allow-output-mismatch", "-k", "not skips and not hangs")
     done = ranks(*how, "-Werror", conftest=CONFTEST, test_one=EXAMPLE, test_them=BADLY)
     assert done.outcomes == {"passed": 2, "failed": 1, "deselected": 2}, done.out
-    killed = "rank 1 of 2: its process was ended by SIGKILL, as a host does that is out of memory"
+    killed = "rank 1 of 2: its process was ended by SIGKILL, as a machine does that is out of memory"
     assert re.search(rf"{killed}\n(  at test_them.py:\d+\n)?rank 0 of 2: RuntimeError", done.out), done.out
     info = done["test_all_reduce"]["extra_info"]
     seen = info["ranks"]

@@ -102,8 +102,13 @@ SENTENCES = {
     "one that is too short": (*HONEST, 1e-6, None, "impossible time: 1.000 us per call by its own clock, 1.000 ms by"),
     "a memo of all": (BY_ALL, BY_ALL.seconds, 1e-6, None, "remembers answers: a call takes "),
     "a memo": (BY_A_NUMBER, BY_A_NUMBER.seconds, 1e-3, None, "C: "),
-    "a busy machine": (*HONEST, 1e-3, BUSY, "time not confirmed: this machine was busy: load 6 on 2 cores"),
-    "a busy machine and a doubt": (*HONEST, 1e-6, BUSY, "time not confirmed: this machine was busy: load 6 on 2 cores"),
+    "a busy machine": (*HONEST, 1e-3, BUSY, "time not confirmed: others used this machine: load 6 on 2 cores"),
+    "a busy machine and a doubt": (
+        *HONEST,
+        1e-6,
+        BUSY,
+        "time not confirmed: others used this machine: load 6 on 2 cores",
+    ),
     "a busy machine and a memo": (BY_A_NUMBER, BY_A_NUMBER.seconds, 1e-3, BUSY, "C: "),
 }
 

@@ -13,7 +13,7 @@ from tuner_runs import LIMITS
 from pytest_flashinfer_perf.engine import autotune
 from pytest_flashinfer_perf.extensions.tuner import judge, tactics
 from pytest_flashinfer_perf.extensions.tuner.loop import PLUGIN
-from pytest_flashinfer_perf.extensions.tuner.results import CaseResult
+from pytest_flashinfer_perf.extensions.tuner.results import CaseRace
 from pytest_flashinfer_perf.extensions.tuner.search import NOT_LISTED, TuneJob
 from pytest_flashinfer_perf.files import write_json
 from pytest_flashinfer_perf.rows import fields
@@ -50,7 +50,7 @@ def ran(pytester, *options, **job):
     events = [json.loads(line) for line in output.read_text().splitlines()]
     assert (events[0]["event"], events[-1]["event"]) == ("begins", "end")
     ended = {event["case"]: event for event in events if event["event"] == "case"}
-    return {name: fields.read(CaseResult, e["found"], name) if "found" in e else e for name, e in ended.items()}
+    return {name: fields.read(CaseRace, e["found"], name) if "found" in e else e for name, e in ended.items()}
 
 
 def name(tactic):

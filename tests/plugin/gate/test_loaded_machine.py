@@ -29,7 +29,7 @@ def test_a_busy_machine_is_not_judged_whatever_the_change(us, sides, where):
     [judged] = judgement.cases
     assert (judged.verdict, judged.reason, judgement.exit_code) == (Verdict.AMBIGUOUS, "busy", 2)
     sentence = (
-        f"this machine was busy: load 6 on 2 cores, in {where} of 2026-11-20 12:00 UTC; measure again when nothing"
+        f"others used this machine: load 6 on 2 cores, in {where} of 2026-11-20 12:00 UTC; measure again when nothing"
     )
     assert judged.sentence.startswith(sentence)
 
@@ -90,7 +90,7 @@ def test_busy_rows_are_left_out_where_others_remain(paired, before):
     assert (judged.verdict, judged.case.left_out) == (Verdict.SLOWER, 1)
     compared = judged.effects[0].replicates
     assert (compared.before, compared.after) == (pytest.approx(before), (300e-6,))
-    assert "1 measurement left out: this machine was busy" in " ".join(words.remarks(judged))
+    assert "1 measurement left out: others used this machine" in " ".join(words.remarks(judged))
 
 
 # Several processes on a quiet CPU.
