@@ -203,7 +203,9 @@ def parse_of(
     shared = {**{names: {"dest": "routine"} for names in naming_flags()}, **GENERAL}
     for names, how in shared.items():
         general.add_argument(*names, **how)
-    parsed, rest = general.parse_known_args(words)
+    own = [f"--{name}" for name in {*accepted, *routine.params.ignores}]
+    spellings = [*(name for names in shared for name in names), *own]
+    parsed, rest = general.parse_known_args(flags.expanded(words, spellings))
     if parsed.autotune and not routine.tunes_by_flag:  # one of the routine's own flags, if it has it
         rest = [*rest, "--autotune"]
     shape = Shape(flags.read(routine.params, translated(rest), accepted, [names[0] for names in shared]))
@@ -214,8 +216,8 @@ def parse_of(
 
 
 def name_in(words: list[str]) -> str:
-    """The routine of a line, whose flags are read next."""
-    parser = flags.parser()
+    """The routine of a line, parsed first, since the flags that can be abbreviated depend on it."""
+    parser = flags.parser(shortened=True)
     for names in naming_flags():
         parser.add_argument(*names, dest="routine")
     parsed, rest = parser.parse_known_args(words)

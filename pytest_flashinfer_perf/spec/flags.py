@@ -21,9 +21,20 @@ class _Parser(argparse.ArgumentParser):
         raise ParamError(message)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(*, shortened: bool = False) -> argparse.ArgumentParser:
     """A parser that raises ParamError instead of ending the process."""
-    return _Parser(add_help=False, allow_abbrev=False)
+    return _Parser(add_help=False, allow_abbrev=shortened)
+
+
+def expanded(words: Iterable[str], known: Collection[str]) -> list[str]:
+    """Complete flags that are abbreviated unambiguously, as upstream's argparse does."""
+    whole = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        is_short = name.startswith("--") and name not in known
+        meant = {flag for flag in known if is_short and flag.startswith(name)}
+        whole.append("".join([*meant, equals, value]) if len(meant) == 1 else word)
+    return whole
 
 
 def read(params: type[P], words: Sequence[str], accepted: Collection[str] = (), hints: Collection[str] = ()) -> P:

@@ -114,10 +114,11 @@ def test_a_seed_in_python_is_held_to_the_same_bound():
         Case(COPY, Shape(Wide(m=4)), "fast", seed="x")
 
 
-def test_flags_are_ignored_as_upstream_does():
-    assert one(
-        "--routine copy --m 4 --width 16 --old 3 --x_dtype BFLOAT16 --backends slow"
-    ).words_beside == shlex.split("--m 4 --width 16")
+def test_flags_are_abbreviated_and_ignored_as_upstream_does():
+    assert one("--routine copy --m 4 --wid 16 --old 3 --x_dtype BFLOAT16 --backends slow").words_beside == shlex.split(
+        "--m 4 --width 16"
+    )
+    assert flags.expanded(["--ca=1", "--c", "-n", "x"], ["--causal", "--cold"]) == ["--causal=1", "--c", "-n", "x"]
     with pytest.raises(ParamError, match="No closing quotation"):
         flags.split("--m 'x")
     with pytest.raises(ParamError, match="the line has 100,001 characters"):

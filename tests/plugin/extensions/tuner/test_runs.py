@@ -15,9 +15,9 @@ from pytest_flashinfer_perf.extensions.tuner.results import LeftOut, Report
 from pytest_flashinfer_perf.extensions.tuner.runs import Runs, TunerRunError
 from pytest_flashinfer_perf.extensions.tuner.search import TuneJob
 from pytest_flashinfer_perf.files import read_json
-from pytest_flashinfer_perf.launch import processes
 from pytest_flashinfer_perf.rows import fields
 from pytest_flashinfer_perf.rows.run_file import RunError
+from pytest_flashinfer_perf.session import processes
 
 M3, M8 = (f"bmm_fp8/m{m}-n16-k32-auto" for m in (3, 8))
 RUNNER = "CublasFp8GemmRunner"
