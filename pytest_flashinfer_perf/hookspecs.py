@@ -100,7 +100,7 @@ def pytest_perf_run_case(item: pytest.Item, perf: Perf, case: CaseOfTest) -> Cas
 
 @pytest.hookspec(firstresult=True)
 def pytest_perf_line(words: Sequence[str], routines: Mapping[str, AnyRoutine]) -> FlagLine | None:
-    """A line of flags of which the extension knows more than which of these routines has them.
+    """Parse a line of flags that this extension handles; None leaves it to the others, at last to `routines`.
 
     It raises ParamError for what is not valid, and MissingCaseError for what is and has no case here.
     """

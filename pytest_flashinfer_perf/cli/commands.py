@@ -69,6 +69,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Leaves examples as they are, and keeps names of options whole, as pytest does."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
+        """Wrap help without a break in a word or at its hyphens."""
         return textwrap.wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
 
 

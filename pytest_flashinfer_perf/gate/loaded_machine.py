@@ -33,7 +33,7 @@ def is_loaded(row: Row, contention: Contended = contention_of_calls) -> bool:
 
 
 def without_loaded_rows(case: ComparedCase, *, paired: bool) -> ComparedCase:
-    """The case without what was measured under load; the whole case where nothing of a side would be left."""
+    """The case without what was measured under load; a side that would be empty stays whole, and of pairs both."""
     if paired:
         quiet = [pair for pair in zip(case.base, case.head, strict=True) if not any(is_loaded(row) for _, row in pair)]
         base, head = zip(*quiet, strict=True) if quiet else ((), ())
@@ -51,13 +51,14 @@ def undecidable_reason(case: ComparedCase) -> tuple[Reason, str] | None:
 
 
 def load_reason(case: ComparedCase, contention: Contended = contention_of_calls) -> tuple[Reason, str] | None:
-    """Say on which side others used the machine; None where it was not."""
+    """Say on which sides others used the machine; None where they did not."""
+    said = []
     for name, side in zip(SIDES, (case.base, case.head), strict=True):
         loaded_rows = [one for one in side if is_loaded(one[1], contention)]
         if loaded_rows:
             most = max((one for _, row in loaded_rows if (one := contention(row))), key=lambda one: one.share)
-            return Reason.LOADED, f"{most.sentence}, in {name} of {_when(loaded_rows)}; {REMEDY}"
-    return None
+            said.append(f"{most.sentence}, in {name} of {_when(loaded_rows)}")
+    return (Reason.LOADED, f"{'; '.join(said)}; {REMEDY}") if said else None
 
 
 def _when(rows: Sequence[RunRow]) -> str:

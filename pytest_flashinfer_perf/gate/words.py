@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_flashinfer_perf.gate.effects import Domain, Effect
 from pytest_flashinfer_perf.gate.figures import placement_figures, positive
-from pytest_flashinfer_perf.gate.match import ComparedCase, changed_libraries
+from pytest_flashinfer_perf.gate.match import ComparedCase, Reason, changed_libraries
 from pytest_flashinfer_perf.gate.noise import FEWEST_PLACEMENTS
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, WORSE, Judged, Judgement, Verdict
 from pytest_flashinfer_perf.machine import implementations
@@ -54,10 +54,10 @@ def confidence(judged: Judged, effect: Effect) -> str:
 
 def detectable(judged: Judged) -> str:
     """The smallest slowdown that this comparison would surely have found."""
-    if judged.detectable is None:
+    if judged.detectable is None or judged.reason is Reason.LOADED:
         return ""
     is_bounded = judged.detectable < math.log(2)
-    return f"detects from {percent(judged.detectable)}" if is_bounded else "detects only above +100 %"
+    return f"detects from {percent(judged.detectable)}" if is_bounded else "sure to find only changes above +100 %"
 
 
 # Remarks beside a verdict: what else changed with the case.

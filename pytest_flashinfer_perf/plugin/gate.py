@@ -17,12 +17,14 @@ from pytest_flashinfer_perf import loading
 from pytest_flashinfer_perf.gate import confirmation, match, words
 from pytest_flashinfer_perf.gate.confirmation import Remeasured, confirm
 from pytest_flashinfer_perf.gate.judge import judge
+from pytest_flashinfer_perf.gate.loaded_machine import is_loaded
 from pytest_flashinfer_perf.gate.verdict import COULD_NOT_JUDGE, NOTHING_WORSE, Judged, Judgement, Rules, Verdict
 from pytest_flashinfer_perf.machine import provenance
 from pytest_flashinfer_perf.plugin.read_options import rules_of
 from pytest_flashinfer_perf.printing import safe_lines, write_lines
 from pytest_flashinfer_perf.rows import row as rows
 from pytest_flashinfer_perf.rows import run_file
+from pytest_flashinfer_perf.rows.formatting import counted, wrapped
 from pytest_flashinfer_perf.rows.row import Identity, Row
 from pytest_flashinfer_perf.rows.run_file import Block, Run, RunError, Unmeasured
 from pytest_flashinfer_perf.session import processes, reports
@@ -46,6 +48,13 @@ def start(config: pytest.Config, project: ProjectFile, parts: Callable[[], Mappi
     allowed = match.allowed(config.getoption("perf_gate_allow"))
     rules = replace(rules_of(config, project), allowed=allowed, strict=config.getoption("perf_gate_strict"))
     config.pluginmanager.register(Gate(config, rules, parts), "flashinfer-perf-gate")
+
+
+def _saved(name: str, rows: Sequence[Row]) -> str:
+    """What a baseline is good for: no case that was measured beside others is judged by it."""
+    loaded = sum(is_loaded(row) for row in rows)
+    again = f"; {loaded} of them on a loaded machine, by which nothing is judged: save it when nothing else runs"
+    return f"baseline {name}: {counted(len(rows), 'case')}, for --perf-gate={name}{again if loaded else ''}"
 
 
 @dataclass(eq=False)  # before pytest 9.1 a plugin has to be hashable
@@ -132,7 +141,10 @@ class Gate:
         if session.config.option.collectonly or session.exitstatus not in JUDGED:
             return
         code = self._judge() if self.base else NOTHING_WORSE
-        if code == NOTHING_WORSE and self.config.getoption("perf_save_baseline") and not self.rows:
+        name = self.config.getoption("perf_save_baseline")
+        if name and self.rows:
+            self.lines += wrapped(_saved(name, list(self.rows.values())))
+        elif name and code == NOTHING_WORSE:
             self.lines.append(NOTHING_TO_SAVE)
             code = COULD_NOT_JUDGE
         if session.exitstatus == pytest.ExitCode.OK:

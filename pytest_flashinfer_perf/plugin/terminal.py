@@ -29,7 +29,7 @@ SHOWN = {"ok": "", "noisy": "noisy"}
 BOUND = {"memory": "mem", "memory?": "mem?", "compute": "comp", "link": "link", None: ""}
 GRAPH = "--perf-cuda-graph=on replays them without it"
 CURE = "raise --perf-iters, give the device to this run alone, or lock its clocks"
-CURE_ON_A_CPU = "raise --perf-iters, or measure when nothing else runs"
+CURE_OF_LOAD = "measure when nothing else runs"
 NUMBERS = re.compile(r"(?<![\w.-])\d[\d.]*\+?(?: or \d[\d.]*\+?)*(?![\w-])")  # of a sentence, and not of a name in it
 EARLY = f"their wall time was up, {WALL_FACTOR} times --benchmark-max-time"
 COUNTED: tuple[tuple[Callable[[Row], object], str], ...] = (
@@ -123,7 +123,7 @@ def left(outcome: str, reasons: Sequence[str], what: str = "case") -> Iterator[s
 
 
 def folded(reasons: Sequence[str]) -> Counter[str]:
-    """Count reasons as one that differ in numbers, which are left out, or in the backend that they begin with."""
+    """Count reasons as one that differ in numbers, or in the backend that they begin with."""
     alike: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for reason in reasons:
         alike[NUMBERS.sub("", reason.partition(" ")[2] or reason)][reason] += 1
@@ -133,19 +133,33 @@ def folded(reasons: Sequence[str]) -> Counter[str]:
 def _as_one(reasons: Sequence[str]) -> str:
     parts = [NUMBERS.split(reason) for reason in reasons]
     numbers = [NUMBERS.findall(reason) for reason in reasons]
-    kept = [of_place[0] if len(set(of_place)) == 1 else "..." for of_place in zip(*numbers, strict=True)]
+    kept = list(map(_as_range, zip(*numbers, strict=True)))
     names = list(dict.fromkeys(reason.partition(" ")[0] for reason in reasons))
     said = "".join(text for pair in zip_longest(parts[0], kept, fillvalue="") for text in pair)
     return said if len(names) == 1 else f"{said.partition(' ')[2]} ({some(names)})"
+
+
+def _as_range(numbers: Sequence[str]) -> str:
+    """The number, or the least and the largest of several; of lists of numbers none."""
+    if len(set(numbers)) == 1:
+        return numbers[0]
+    plain = all(number.replace(".", "", 1).isdigit() for number in numbers)
+    return f"{min(numbers, key=float)} to {max(numbers, key=float)}" if plain else "..."
+
+
+def _cure(row: Row) -> str:
+    if row.execution.contention is not None and row.execution.contention.is_loaded:
+        return CURE_OF_LOAD
+    return CURE if row.identity.gpu_uuid else f"raise --perf-iters, or {CURE_OF_LOAD}"
 
 
 def _warnings(rows: Sequence[Row]) -> Iterator[str]:
     for sentence in dict.fromkeys(row.provenance.fallback for row in rows if row.provenance.fallback):
         yield from wrapped(f"WARNING: {sentence}")
     noisy = [row for row in rows if row.status == "noisy"]
-    cure = CURE if any(row.identity.gpu_uuid for row in noisy) else CURE_ON_A_CPU
-    for how, count in folded([noise(row.provenance.instrument, row.execution.contention) for row in noisy]).items():
-        yield from wrapped(f"{count} noisy: {how}; {cure}")
+    cures = [noise(row.provenance.instrument, row.execution.contention) + f"; {_cure(row)}" for row in noisy]
+    for how, count in folded(cures).items():
+        yield from wrapped(f"{count} noisy: {how}")
     early = [row.stats.rounds for row in rows if _stopped_early(row)]
     if early:
         few = "" if min(early) == max(early) else f"{min(early)} to "

@@ -30,6 +30,7 @@ else:
 OWN = "flashinfer-perf.toml"
 IN_PYPROJECT = ("tool", "flashinfer-perf")
 LONGEST = 500  # characters of a sentence
+QUARANTINED = "quarantined"  # begins the reason of a skip
 SECTIONS = ("tolerances", "thresholds", "quarantine")
 
 
@@ -179,7 +180,7 @@ class Quarantined:
     @property
     def sentence(self) -> str:
         since = f" since {self.date}" if self.date else ""
-        return f"quarantined{since}: {self.reason} ({self.link})"
+        return f"{QUARANTINED}{since}: {self.reason} ({self.link})"
 
 
 def read_quarantine(project: ProjectFile) -> tuple[Quarantined, ...]:

@@ -99,7 +99,7 @@ def _letters(axes: Iterable[Axis]) -> dict[str, str]:
 
 
 def of_tier(api: Api, params: type[ApiParams], tier: str) -> Iterator[Shape[Any]]:
-    """The template's own sizes; beside them, those of one model."""
+    """The template's sizes of a tier; those of `default` are joined by those of one model."""
     smoke = tier == "smoke"
     own = {**_small_experts(api), **special(api).smoke} if smoke else special(api).usual
     each = (params(**{**counts, **_one_token_each(api, counts), **own}) for counts in _counts(api, smoke=smoke))

@@ -209,9 +209,12 @@ def below(budget: Budget) -> Iterator[str]:
     total, traffic = budget.total, budget.plan.traffic
     per = " per step" if traffic is None else ""
     lacking = f", incomplete: without {_lacking(budget)}" if budget.plan.gaps or budget.unmeasured else ""
-    yield f"sum {formatting.duration(total.seconds)} +- {formatting.duration(total.error)} of GPU time{per}{lacking}"
+    on_gpu = any(entry.row is not None and entry.row.identity.gpu_uuid for entry in budget.entries)
+    time = "GPU time" if on_gpu else "time on a CPU"
+    within = f"+- {formatting.duration(total.error)} within this process"
+    yield f"sum {formatting.duration(total.seconds)} of {time}{per}, {within}{lacking}"
     if traffic and traffic.seconds:
-        yield f"{formatting.duration(total.seconds / traffic.seconds)} of GPU time for each second that was recorded"
+        yield f"{formatting.duration(total.seconds / traffic.seconds)} of {time} for each second that was recorded"
     for reason in dict.fromkeys(entry.reason for entry in budget.unmeasured):
         kernels = [entry.kernel for entry in budget.unmeasured if entry.reason == reason]
         names = ", ".join(dict.fromkeys(kernel.name for kernel in kernels))

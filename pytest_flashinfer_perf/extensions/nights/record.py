@@ -110,7 +110,8 @@ def read(folder: Path) -> Records:
         if "benchmarks" in document:
             records.add(run_file.parse(document, str(path)))
     if not records.nights:
-        raise run_file.RunError(f"{folder}: no folder with the JSON files of runs, in which something was measured")
+        quiet = "in which something was measured while nothing else ran"
+        raise run_file.RunError(f"{folder}: no folder with the JSON files of runs, {quiet}")
     return records
 
 

@@ -23,7 +23,7 @@ from pytest_flashinfer_perf.api import (
     usage,
 )
 from pytest_flashinfer_perf.extensions.prebuild import building, modules
-from pytest_flashinfer_perf.extensions.prebuild.modules import Needed
+from pytest_flashinfer_perf.extensions.prebuild.modules import ModuleSearch
 from pytest_flashinfer_perf.extensions.prebuild.patches import pretend_cudnn
 from pytest_flashinfer_perf.plugin import options
 from pytest_flashinfer_perf.spec.case import Case
@@ -87,7 +87,7 @@ class Prebuild:
             self._say(f"on another machine: PYTHONPATH={output}")
         return True
 
-    def _say_needed(self, needed: Needed, cases: int, others: int) -> None:
+    def _say_needed(self, needed: ModuleSearch, cases: int, others: int) -> None:
         modules = formatting.counted(len(needed.modules), "module")
         self._say(f"{formatting.counted(cases, 'case')}: {modules} of FlashInfer, {needed.cannot} cannot run there")
         if needed.lost:

@@ -25,7 +25,7 @@ from pytest_flashinfer_perf.spec.routine import CannotRunError, LaunchOptions
 
 
 @dataclass
-class Needed:
+class ModuleSearch:
     """The modules of all cases by name, how many cases cannot run there, and why the calls of others failed."""
 
     modules: dict[str, Any] = field(default_factory=dict)
@@ -33,13 +33,13 @@ class Needed:
     lost: Counter[str] = field(default_factory=Counter)
 
 
-def needed(cases: list[Case], settings: Settings) -> Needed:
+def needed(cases: list[Case], settings: Settings) -> ModuleSearch:
     """Find the modules for all GPUs that FlashInfer compiles for."""
     broken = capability.flashinfer_import_error()
     if broken:
         raise CannotRunError(broken)
     targets: Any = importlib.import_module("flashinfer.compilation_context").CompilationContext()
-    result = Needed()
+    result = ModuleSearch()
     with patches.recording(result.modules):
         for major, minor in sorted(targets.TARGET_CUDA_ARCHS):
             device = _pretended(major, int(minor.rstrip("af")))
@@ -60,7 +60,7 @@ def _pretended(major: int, minor: int) -> Device:
     return devices.find("cuda:0")
 
 
-def _follow(case: Case, device: Device, settings: Settings, result: Needed) -> None:
+def _follow(case: Case, device: Device, settings: Settings, result: ModuleSearch) -> None:
     quarantine = quarantined(case, settings.quarantine, all_routines())
     if quarantine or one_case.obstacle(case, device, settings.max_memory):
         result.cannot += 1

@@ -100,11 +100,11 @@ class Solver:
             replay, returned = self._captured
             replay()
         else:
-            returned = self._each()
+            returned = self._call_on_each_input()
         self._device.synchronize()
         return Reply(returned=returned)
 
-    def _each(self) -> list[Claims]:
+    def _call_on_each_input(self) -> list[Claims]:
         assert self._runnable is not None
         if self._writes:
             for inputs, written in self._bound:
@@ -130,7 +130,7 @@ class Solver:
         claims: list[Claims] = []
 
         def call() -> None:
-            claims[:] = self._each()
+            claims[:] = self._call_on_each_input()
 
         try:
             (replay,) = graphs.capture((call,))

@@ -35,7 +35,7 @@ def scipys_tail(t, df):
 
 
 def scipys_centre(t, df):
-    """Between zero and this t."""
+    """MessageParams zero and this t."""
     odds = t / df * t
     if df == INFINITE:
         return special.erf(t / math.sqrt(2)) / 2

@@ -129,7 +129,9 @@ def test_a_session_of_plain_benchmarks_needs_no_torch(session, pytester):
 
 
 def test_a_baseline_is_saved_with_its_samples_and_is_a_file_a_folder_or_a_name(gate, pytester):
-    assert gate("--perf-save-baseline=main", a=100, b=200).code == 0
+    saved = gate("--perf-save-baseline=main", a=100, b=200)
+    assert saved.code == 0
+    saved.says("baseline main: 2 cases, for --perf-gate=main")
     [stored] = (pytester.path / ".benchmarks").rglob("*.json")
     assert "data" in json.loads(stored.read_text())["benchmarks"][0]["stats"]
     for name in (stored, stored.parent, "main"):

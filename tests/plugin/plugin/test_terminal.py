@@ -171,8 +171,8 @@ def test_what_a_busy_machine_spoiled_is_one_line_with_a_cure_for_it():
     on_a_cpu = {"status": "noisy", "instrument": "wall", "gpu_uuid": None}
     busy = ({**on_a_cpu, "contention": {**seen, "load": load}} for load in (2.0, 7.0))
     assert shown(*busy)[-2:] == [
-        "2 noisy: others used this machine: load ... on 2 cores; raise --perf-iters, or",
-        "  measure when nothing else runs",
+        "2 noisy: others used this machine: load 2 to 7 on 2 cores; measure when nothing",
+        "  else runs",
     ]
 
 

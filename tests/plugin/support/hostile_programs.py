@@ -55,9 +55,10 @@ PROGRAMS = {
             def work(nth):
                 while not stop.is_set():
                     os.closerange(3, 64)
-                    one, pair = os.open(f"log-{nth}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), socket.socketpair()
-                    try: os.write(one, b"mine")
-                    except OSError: pass  # another thread has closed it
+                    # A traceback would read its source by a descriptor that by then is another thread's socket.
+                    with contextlib.suppress(OSError):
+                        one, pair = os.open(f"log-{nth}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), socket.socketpair()
+                        os.write(one, b"mine")
             others = [threading.Thread(target=work, args=(nth,)) for nth in range(3)]
             [one.start() for one in others]
             for _ in range(20):

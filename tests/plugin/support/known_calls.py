@@ -59,8 +59,8 @@ class Wrapper:
 A = torch.empty(4, 8, dtype=torch.bfloat16)
 """
 SERVER = """
-import ctypes, errno, faulthandler, fcntl, json, multiprocessing, os, resource, signal, socket, subprocess, sys
-import threading, traceback, types, torch
+import contextlib, ctypes, errno, faulthandler, fcntl, json, multiprocessing, os, resource, signal, socket
+import subprocess, sys, threading, traceback, types, torch
 calls, first, programs = json.load(open("programs.json"))
 
 def flush():  # what the recorder does every half second

@@ -20,13 +20,13 @@ from pytest_flashinfer_perf.spec.dtypes import HALF, TORCH
 from pytest_flashinfer_perf.spec.params import Params, flag
 from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, LaunchOptions, Routine
 
-B = TypeVar("B", bound="Between")
+B = TypeVar("B", bound="MessageParams")
 X = TypeVar("X", bound="RankMessages")
 Y = TypeVar("Y")
 
 
 @dataclass(frozen=True)
-class Between(Params):
+class MessageParams(Params):
     num_tokens: int = flag("rows of the message of a rank", default=64, letter="t", usual="", minimum=1, draw=(8, 34))
     hidden_size: int = flag("width of a row", default=4096, letter="h", usual="", minimum=8, draw=(128, 512), step=8)
     input_dtype: str = flag("type of the message", default="bfloat16", choices=HALF)
@@ -59,7 +59,7 @@ def rank() -> int:
     return 0 if here is None else here.rank
 
 
-def group(p: Between) -> Ranks:
+def group(p: MessageParams) -> Ranks:
     here = joined.here()
     if here is None or here.size != p.num_gpus:
         remedy = "its own test, which starts them" if here is None else f"--num_gpus {here.size}"
@@ -67,7 +67,7 @@ def group(p: Between) -> Ranks:
     return here
 
 
-def of_all(p: Between, rand: torch.Generator, device: torch.device) -> Tensor:
+def of_all(p: MessageParams, rand: torch.Generator, device: torch.device) -> Tensor:
     """The tensors of all ranks."""
     shape = (p.num_gpus, p.num_tokens, p.hidden_size)
     return torch.randn(shape, generator=rand, device=device, dtype=torch.float32).to(p.dtype)
@@ -91,13 +91,13 @@ def own_or_all(x: RankMessages) -> Tensor:
     return x.of_all if x.of_all.numel() else x.input
 
 
-def of_sums(p: Between) -> check.Tolerance:
+def of_sums(p: MessageParams) -> check.Tolerance:
     """The tolerance of sums: each of n - 1 additions may round to the message's type, in any order."""
     unit = torch.finfo(p.dtype).eps  # rounding is by half of it, of a partial sum as large as twice the row's rms
     return check.Tolerance(2 * unit, p.num_gpus * unit, unit / 2)
 
 
-def on_gpus(_p: Between, backend: str, device: Device) -> Iterator[str]:
+def on_gpus(_p: MessageParams, backend: str, device: Device) -> Iterator[str]:
     """Require GPUs, for backends of which no API of FlashInfer says it."""
     reason = capability.gpu(backend)(device)
     if reason:

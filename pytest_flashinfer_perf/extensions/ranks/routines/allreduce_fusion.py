@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pytest_flashinfer_perf.api import Device, check
 from pytest_flashinfer_perf.extensions.ranks.routines import _shared
-from pytest_flashinfer_perf.extensions.ranks.routines._shared import Between, RoutineOfRanks
+from pytest_flashinfer_perf.extensions.ranks.routines._shared import MessageParams, RoutineOfRanks
 from pytest_flashinfer_perf.spec.params import flag
 from pytest_flashinfer_perf.spec.routine import Built, CannotRunError, Cost, LaunchOptions, Shape
 
@@ -37,7 +37,7 @@ VLLM_CTAS = 36
 
 
 @dataclass(frozen=True)
-class AllReduce(Between):
+class AllReduce(MessageParams):
     ignores: ClassVar[tuple[str, ...]] = ("validate",)  # answers are always checked
 
     pattern: str = flag("what follows the sum in one kernel", default=SUM, choices=tuple(CODES))

@@ -18,7 +18,7 @@ from torch import Tensor
 from pytest_flashinfer_perf.api import Device
 from pytest_flashinfer_perf.extensions.ranks.joined import Ranks
 from pytest_flashinfer_perf.extensions.ranks.routines import _shared
-from pytest_flashinfer_perf.extensions.ranks.routines._shared import Between, RoutineOfRanks
+from pytest_flashinfer_perf.extensions.ranks.routines._shared import MessageParams, RoutineOfRanks
 from pytest_flashinfer_perf.routines import _narrow
 from pytest_flashinfer_perf.routines.moe import _routing
 from pytest_flashinfer_perf.spec.params import Fault, flag
@@ -29,7 +29,7 @@ TOP_KS = (1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 22)  # of FlashInfer's kernel
 
 
 @dataclass(frozen=True)
-class Exchange(Between):
+class Exchange(MessageParams):
     ignores: ClassVar[tuple[str, ...]] = ("validate", "nvtx", "per_phase_timing", "max_num_tokens", "intermediate_size")
     refuses: ClassVar[Mapping[str, str]] = {
         "--real_math": "has no place here: leave it out, and time the experts by trtllm_fp4_block_scale_moe",

@@ -39,8 +39,8 @@ def test_a_recording_is_measured_and_summed(run):
     assert {kernel.cases[0]: kernel.count for kernel in plan_of(found).kernels if kernel.cases}.keys() == {
         f"{row.identity.routine}/{row.identity.shape}" for row in found.ours
     }
-    assert "sum 600.0 ms +- " in done.out
-    assert "300.0 ms of GPU time for each second that was recorded" in done.out
+    assert "sum 600.0 ms of time on a CPU, +- " in done.out
+    assert "300.0 ms of time on a CPU for each second that was recorded" in done.out
     done.says(f"{DECODING} *300 * 2 *50.0%", "mm_bf16 *260 * 2 *43.3%", "*PrefillWithPaged* *40 * 1 *6.7%")
 
 
