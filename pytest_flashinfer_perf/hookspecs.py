@@ -53,7 +53,7 @@ def pytest_perf_commands() -> Sequence[Command]:  # type: ignore[empty-body]
 
 
 @pytest.hookspec(firstresult=True)
-def pytest_perf_argument(path: Path) -> bool | None:
+def pytest_perf_collects(path: Path) -> bool | None:
     """Whether this file or folder among pytest's arguments is one that the extension collects."""
 
 

@@ -99,7 +99,7 @@ class Shapes(pytest.File):
                 yield api.test_of(self, entry)
 
 
-def pytest_perf_argument(path: Path) -> bool | None:
+def pytest_perf_collects(path: Path) -> bool | None:
     return True if path.suffix == KIND else None
 
 

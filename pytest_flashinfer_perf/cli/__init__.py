@@ -118,7 +118,7 @@ def of_suite(arguments: Sequence[str]) -> list[str]:
     here = Path.cwd()
     cache = [] if "no:cacheprovider" in arguments else ["-o", f"cache_dir={here / '.pytest_cache'}"]
     outputs = [*cache, f"--benchmark-storage=file://{here / '.benchmarks'}"]
-    collects = loading.manager().hook.pytest_perf_argument
+    collects = loading.manager().hook.pytest_perf_collects
     is_other = any(collects(path=Path(word.partition("::")[0])) for word in arguments if not word.startswith("-"))
     tests = [] if is_other else map(str, cases.paths())
     return [*tests, f"--rootdir={cases.root()}", *QUIETLY, *outputs, *arguments]

@@ -130,7 +130,7 @@ class Examination:
         return fits and any(new.shape != old.shape or not torch.equal(new, old) for new, old in pairs)
 
     def _call(self, call: Call) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Call it, and return its outputs and what it returned."""
+        """Poison its outputs, call it, and return these outputs and what it returned."""
         check.poison(self.target.outputs)
         answer = call()
         refusals.refuse_lazy(answer)

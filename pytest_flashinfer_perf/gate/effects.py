@@ -110,7 +110,7 @@ def replicates(before: Sequence[Row], after: Sequence[Row], *, paired: bool, who
     if not counted:
         return [in_time]
     kind = "cycles" if all(map(figures.is_long, both)) else "short"
-    queued = _queued_gaps(both, times) if kind == "cycles" and has_gaps else 0.0
+    queued = _error_of_queued_gaps(both, times) if kind == "cycles" and has_gaps else 0.0
     in_cycles = _sides(Domain.CYCLES, kind, counted, count, paired=paired, extra_error=max(tick, queued))
     return [in_cycles, in_time] if all(map(figures.paced_by_sms, both)) else [in_time, in_cycles]
 
@@ -148,17 +148,19 @@ def stamped_replicates(before: Sequence[Row], after: Sequence[Row], *, paired: b
     kernels = statistics.fmean(one.value for one in figures.kernel_times(both)[: len(before)])
     own = statistics.fmean(stamped[: len(before)]) - kernels
     left = [RowFigure(max(LEAST_LEFT * kernels, one - own)) for one in stamped]
-    differ = math.hypot(noise.STAMPS_DIFFER_S, _of_queued_gaps(own)) / kernels
+    differ = math.hypot(noise.STAMPS_DIFFER_S, _seconds_queued_gaps_differ(own)) / kernels
     return _sides(Domain.STAMPS, "stamps", left, len(before), paired=paired, within=differ)
 
 
-def _queued_gaps(rows: Sequence[Row], times: Sequence[RowFigure]) -> float:
+def _error_of_queued_gaps(rows: Sequence[Row], times: Sequence[RowFigure]) -> float:
     """The largest share of cycles that gaps between queued kernels can differ by; 0 where no row was stamped."""
     stamped = zip(map(figures.between_stamps, rows), times, strict=True)
-    return max((_of_queued_gaps(one.value - time.value) / one.value for one, time in stamped if one), default=0.0)
+    return max(
+        (_seconds_queued_gaps_differ(one.value - time.value) / one.value for one, time in stamped if one), default=0.0
+    )
 
 
-def _of_queued_gaps(without_kernel: float) -> float:
+def _seconds_queued_gaps_differ(without_kernel: float) -> float:
     """The seconds by which gaps between stamped kernels differ, if no kernel runs for this long between stamps."""
     return noise.QUEUED_GAPS * max(0.0, without_kernel - noise.STAMPS_S)
 

@@ -116,9 +116,10 @@ class Judged:
 
 
 class ComparedFigure(Protocol):
-    """One of the figures of such a quantity."""
+    """A figure of a `JudgedQuantity`, which rows of both sides may have."""
 
-    def replicates(self, before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None: ...
+    def replicates(self, before: Sequence[Row], after: Sequence[Row], *, paired: bool) -> Replicates | None:
+        """The figure of each process of both sides; None where a row lacks it."""
 
 
 class JudgedQuantity(Protocol):

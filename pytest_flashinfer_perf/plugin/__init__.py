@@ -64,7 +64,7 @@ def _needs_session(config: pytest.Config) -> bool:
     compared = getattr(option, "benchmark_compare", None)
     if starts_workers or compared or options.any_is_set(config):
         return True
-    if any(config.hook.pytest_perf_argument(path=_path(config, argument)) for argument in config.args):
+    if any(config.hook.pytest_perf_collects(path=_path(config, argument)) for argument in config.args):
         return True
     # A project's settings are read at once: what is wrong in them ends the session.
     shared = config.rootpath / "pyproject.toml"

@@ -111,7 +111,7 @@ class Perf:
         quarantine = quarantined(case, self._settings.quarantine, all_routines())
         if quarantine:
             pytest.skip(quarantine.sentence)
-        checking = case.options.applied_to_checks(self._settings.checking)
+        checking = case.options.applied_to_checking(self._settings.checking)
         measuring = self._measuring if self._only_once else case.options.applied_to(self._measuring, self._device)
         limit = self._settings.max_memory
         result = run_case(case, measuring, checking, self._device, limit, time_calls=self.time_calls)

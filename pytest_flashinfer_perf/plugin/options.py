@@ -125,7 +125,7 @@ def of_all(config: pytest.Config) -> list[Option]:
 
 
 def any_is_set(config: pytest.Config) -> bool:
-    """Whether one of them has another value than its default."""
+    """Whether any option of this plugin or of its loaded extensions has another value than its default."""
     return any(getattr(config.option, one.dest, one.default) != one.default for one in of_all(config))
 
 

@@ -58,7 +58,8 @@ class CaseOptions:
         changes["instrument"] = "events" if self.use_cuda_events and device.is_gpu else None
         return replace(run, **{name: value for name, value in changes.items() if value is not None})
 
-    def applied_to_checks(self, run: Checking) -> Checking:
+    def applied_to_checking(self, run: Checking) -> Checking:
+        """The run's way to check answers, with this case's `--allow_output_mismatch`."""
         return replace(run, allow_output_mismatch=True) if self.allow_output_mismatch else run
 
 

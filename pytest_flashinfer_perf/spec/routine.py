@@ -134,7 +134,7 @@ class Routine(Generic[P, X]):
 
     @property
     def mark(self) -> str:
-        """The marker by which `-m` selects its cases."""
+        """The marker by which `-m` selects the cases of its whole family."""
         return self.family
 
     def read(self, params: P, _inputs: X, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

@@ -46,7 +46,7 @@ class PairSchedule:
             head.append(after)
             judgement = judge(base, head, rules)
             wanted = self.wanted(judgement) if more() else frozenset()
-        return confirm(judgement, self._again(judgement))
+        return confirm(judgement, self._changes_since_suspected(judgement))
 
     def wanted(self, judgement: verdict.Judgement) -> frozenset[str] | None:
         """The cases whose next pair is worth its time; None for all."""
@@ -69,7 +69,7 @@ class PairSchedule:
             return done < first + more and measured < self.most + more
         return judged.reason in HELPED_BY_MORE and measured < self.most
 
-    def _again(self, judgement: verdict.Judgement) -> dict[str, Remeasured]:
+    def _changes_since_suspected(self, judgement: verdict.Judgement) -> dict[str, Remeasured]:
         """The change in the pairs that came after the suspicion."""
         return {judged.name: self._since_suspected(judged) for judged in judgement.having(verdict.Verdict.SLOWER)}
 

@@ -71,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
                 file_io.verify_outputs({"--perf-findings": Fuzzing.of(config).findings / "any.json"})
 
 
-def pytest_perf_argument(path: Path) -> bool | None:
+def pytest_perf_collects(path: Path) -> bool | None:
     return is_finding(path) or None
 
 

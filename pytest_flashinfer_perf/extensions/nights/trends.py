@@ -207,11 +207,11 @@ class GpuPage:
 
     def latest(self, stretch: Stretch) -> float:
         """The latest level; of a card that is gone as if it were still there, from what changed on those since."""
-        later = (one for one in self._of_case[stretch.case] if one.at[0] > stretch.at[-1])
+        later = (one for one in self._stretches_by_case[stretch.case] if one.at[0] > stretch.at[-1])
         return stretch.latest + sum(one.latest - one.earliest for one in later)
 
     @cached_property
-    def _of_case(self) -> dict[int, list[Stretch]]:
+    def _stretches_by_case(self) -> dict[int, list[Stretch]]:
         made: dict[int, list[Stretch]] = {}
         for one in self.stretches:
             made.setdefault(one.case, []).append(one)

@@ -145,7 +145,7 @@ def histogram() -> Spec:
     }
 
 
-def in_order(name: str, field: str, title: str) -> Spec:
+def by_call(name: str, field: str, title: str) -> Spec:
     """A reading of each call, in the order in which they were made."""
     call = {"field": "call", "type": "quantitative", "title": "call"}
     reading = {"field": field, "type": "quantitative", "title": title, "scale": {"zero": False}}
@@ -160,7 +160,7 @@ def in_order(name: str, field: str, title: str) -> Spec:
 def specs() -> dict[str, Spec]:
     return {
         "histogram": histogram(),
-        "order": in_order("samples", "us", "us"),
-        "cycles": in_order("clocks", "cycles", "SM cycles"),
-        "clock": in_order("clocks", "ghz", "SM clock, GHz"),
+        "order": by_call("samples", "us", "us"),
+        "cycles": by_call("clocks", "cycles", "SM cycles"),
+        "clock": by_call("clocks", "ghz", "SM clock, GHz"),
     }

@@ -84,7 +84,7 @@ def pytest_perf_paths(config: pytest.Config) -> Sequence[Path]:
     return [*of_apis, *map(Path, config.getoption(TESTLIST.dest))]
 
 
-def pytest_perf_argument(path: Path) -> bool | None:
+def pytest_perf_collects(path: Path) -> bool | None:
     if path.suffix != ".txt" or not path.is_file():
         return None
     from pytest_flashinfer_perf.extensions.testlists import testlist
@@ -99,7 +99,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[
     if not parent.session.isinitpath(file_path):
         return others
     here, files = parent.config.invocation_params.dir, parent.config.getoption(TESTLIST.dest)
-    if not (any(file_path.samefile(here / name) for name in files) or pytest_perf_argument(file_path)):
+    if not (any(file_path.samefile(here / name) for name in files) or pytest_perf_collects(file_path)):
         return others
     from pytest_flashinfer_perf.extensions.testlists.testlist import Testlist
 

@@ -32,7 +32,7 @@ def pytest_perf_commands() -> tuple[Command, ...]:
 # A session that measures a recording.
 
 
-def pytest_perf_argument(path: Path) -> bool | None:
+def pytest_perf_collects(path: Path) -> bool | None:
     if path.suffix != ".jsonl":
         return None
     from pytest_flashinfer_perf.extensions.traffic import recording
@@ -43,7 +43,7 @@ def pytest_perf_argument(path: Path) -> bool | None:
 def pytest_configure(config: pytest.Config) -> None:
     """A run has one sum, so that it has one recording, and no model beside it."""
     named = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
-    recordings = list(filter(pytest_perf_argument, named))
+    recordings = list(filter(pytest_perf_collects, named))
     if len(recordings) > 1:
         raise pytest.UsageError(f"{recordings[1]}: one recording at a time, {recordings[0].name} is named too")
     if recordings and config.getoption("perf_model"):
@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    if not (parent.session.isinitpath(file_path) and pytest_perf_argument(file_path)):
+    if not (parent.session.isinitpath(file_path) and pytest_perf_collects(file_path)):
         return None
     from pytest_flashinfer_perf.extensions.traffic.measured import TrafficFile
 

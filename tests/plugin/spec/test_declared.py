@@ -133,8 +133,10 @@ def test_options_of_a_line_change_how_its_case_is_measured():
     assert options.applied_to(Measuring(iters=9), gpu) == Measuring("events", "off", iters=5, warmup=0)
     assert options.applied_to(Measuring(iters=9), cpu) == Measuring("auto", "off", iters=5, warmup=0)
     assert CaseOptions().applied_to(Measuring(iters=9), gpu) == Measuring(iters=9)
-    assert CaseOptions(allow_output_mismatch=True).applied_to_checks(Checking()) == Checking(allow_output_mismatch=True)
-    assert CaseOptions().applied_to_checks(Checking("off")) == Checking("off")
+    assert CaseOptions(allow_output_mismatch=True).applied_to_checking(Checking()) == Checking(
+        allow_output_mismatch=True
+    )
+    assert CaseOptions().applied_to_checking(Checking("off")) == Checking("off")
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def _workspace(p: AllReduce, rank: int) -> Any:
     )
 
 
-def _only_sums(p: AllReduce, backend: str, _device: Device) -> Iterator[str]:
+def _vllm_limits(p: AllReduce, backend: str, _device: Device) -> Iterator[str]:
     if p.num_gpus not in (2, 4, 6, 8):
         yield f"{backend} is for 2, 4, 6 or 8 GPUs, not {p.num_gpus}: use nccl"
     if p.pattern != SUM:
@@ -240,7 +240,7 @@ def _only_sums(p: AllReduce, backend: str, _device: Device) -> Iterator[str]:
     "vllm",
     api="comm.vllm_all_reduce",
     runs_as="vllm-allreduce",
-    limits=_only_sums,
+    limits=_vllm_limits,
     modules=("jit.comm.gen_vllm_comm_module",),
 )
 def _vllm(p: AllReduce, x: AllReduceInputs, options: LaunchOptions) -> Built[AllReduceInputs]:
