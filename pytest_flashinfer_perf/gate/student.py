@@ -1,4 +1,4 @@
-"""Student's t distribution and its relatives: tails, quantiles, bounds of a share, derivatives of log gamma.
+"""Student's t distribution and its relatives: tails, quantiles, derivatives of log gamma.
 
 scipy has them all, and would weigh more than everything else that a comparison needs; the tests hold these to it. Each
 loop has a bound, whatever numbers come. What may be anywhere between zero and infinity is searched for in its
@@ -102,12 +102,6 @@ def _root(rising: Callable[[float], float], low: float) -> float:
     return root if above > 0 else high
 
 
-def upper_share(share: float, trials: float, risk: float) -> float:
-    """The upper confidence bound of a share that was seen in so many independent trials (Clopper and Pearson)."""
-    fewer, more = trials * (1 - share), trials * share + 1
-    return _last_where(lambda truth: incomplete_beta(1 - truth, fewer, more) > risk, share, 1.0) if fewer else 1.0
-
-
 def _last_where(holds: Callable[[float], bool], low: float, high: float) -> float:
     """The place between these two up to which it holds, by bisection."""
     for _ in range(HALVINGS):
@@ -116,15 +110,11 @@ def _last_where(holds: Callable[[float], bool], low: float, high: float) -> floa
     return high
 
 
-def incomplete_beta(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function."""
-    if x <= 0.0 or x >= 1.0:
-        return min(1.0, max(0.0, x))
-    return _beta(math.log(x), math.log1p(-x), a, b)
-
-
 def _beta(log_x: float, log_rest: float, a: float, b: float) -> float:
-    """The same from the logarithms of x and 1 - x, on the side where its continued fraction converges fast."""
+    """The regularised incomplete beta function of x by the logarithms of x and 1 - x.
+
+    It is taken on the side where its continued fraction converges fast.
+    """
     x = math.exp(log_x)
     if x > (a + 1) / (a + b + 2):
         return 1.0 - _beta(log_rest, log_x, b, a)

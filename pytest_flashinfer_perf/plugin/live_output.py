@@ -22,7 +22,7 @@ from pytest_flashinfer_perf.settings.settings import Measuring
 from pytest_flashinfer_perf.spec.case import Case
 
 LONG_S = 120.0
-CASE_S = 0.5  # of a case on a GPU, and of a small one anywhere: evidence/profile-h200.md
+CASE_S = 0.5  # of a case on an H200 (`case_s` of its row), and of a small one anywhere
 SMALL = "smoke"
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytest_flashinfer_perf.api import Device, Quantity, Row
     from pytest_flashinfer_perf.extensions.memory.measuring import MemoryObserver
 
-ASKED = option(
+MEMORY = option(
     "--perf-memory",
     action="store_true",
     help="Measure and show what memory each call takes: its peak, what it holds and plans, and what is left of it.",
@@ -21,26 +21,26 @@ ASKED = option(
 
 
 def pytest_perf_options() -> Mapping[str, Sequence[Option]]:
-    return {options.TIMING: (ASKED,)}
+    return {options.TIMING: (MEMORY,)}
 
 
 def pytest_perf_observers(config: pytest.Config | None) -> tuple[MemoryObserver, ...]:
     from pytest_flashinfer_perf.extensions.memory.measuring import MemoryObserver
 
-    return (MemoryObserver(),) if config and config.getoption(ASKED.dest) else ()
+    return (MemoryObserver(),) if config and config.getoption(MEMORY.dest) else ()
 
 
 def pytest_perf_row_parts() -> Mapping[str, Any]:
     from pytest_flashinfer_perf.extensions.memory.memory import NAME, CallMemory
 
-    told = "what [memory a call takes](memory.md#what-is-written); `null` without `--perf-memory`"
-    return {NAME: Annotated[CallMemory | None, told]}
+    description = "what [memory a call takes](memory.md#what-is-written); `null` without `--perf-memory`"
+    return {NAME: Annotated[CallMemory | None, description]}
 
 
 def pytest_perf_terminal(config: pytest.Config, rows: Sequence[Row]) -> Iterator[str]:
     from pytest_flashinfer_perf.extensions.memory import memory
 
-    return memory.lines(rows) if config.getoption(ASKED.dest) else iter(())
+    return memory.lines(rows) if config.getoption(MEMORY.dest) else iter(())
 
 
 def pytest_perf_quantities() -> tuple[Quantity, ...]:

@@ -47,13 +47,13 @@ def address(tensor: Tensor | None) -> int:
 
 def of_call(target: Target, kind: str) -> Holdings:
     """What the function holds on this kind of device, without its arguments and outputs."""
-    known = {0, *map(address, tensors((target.args, dict(target.kwargs), target.outputs)))}
-    found: Holdings = {}
+    listed = {0, *map(address, tensors((target.args, dict(target.kwargs), target.outputs)))}
+    held: Holdings = {}
     for name, tensor, for_graphs in _reached(target.function):
-        if tensor.device.type == kind and address(tensor) not in known:
-            known.add(address(tensor))
-            found[name] = holding(tensor, for_graphs)
-    return found
+        if tensor.device.type == kind and address(tensor) not in listed:
+            listed.add(address(tensor))
+            held[name] = holding(tensor, for_graphs)
+    return held
 
 
 def _reached(function: object) -> Iterator[tuple[str, Tensor, bool]]:
@@ -91,8 +91,8 @@ def lost(before: Holdings, now: Holdings) -> list[str]:
 
 
 def _workspaces() -> dict[Any, Tensor]:
-    known: dict[Any, Tensor] = getattr(sys.modules.get("flashinfer.utils"), "_cache_buf", {})
-    return known
+    workspaces: dict[Any, Tensor] = getattr(sys.modules.get("flashinfer.utils"), "_cache_buf", {})
+    return workspaces
 
 
 def of_process() -> Holdings:

@@ -33,8 +33,8 @@ class MemoryObserver:
     def traced(self, recorder: cupti.Recorder, target: Target) -> None: ...
 
     def observed(self, target: Target, device: Device, seconds: float, traced: Any) -> observers.Observation:  # noqa: ARG002
-        seen = CountedCalls(Allocator(device), device, seconds).of(target)
-        return observers.Observation(seen, (f"--perf-memory: {why}",) if (why := missing(device)) else ())
+        memory = CountedCalls(Allocator(device), device, seconds).of(target)
+        return observers.Observation(memory, (f"--perf-memory: {why}",) if (why := missing(device)) else ())
 
 
 def missing(device: Device) -> str | None:

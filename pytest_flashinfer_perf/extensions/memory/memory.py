@@ -54,30 +54,30 @@ def size(count: float) -> str:
 
 def lines(rows: Sequence[Row]) -> Iterator[str]:
     """In 80 columns: what a call takes, holds and plans, what is left of each call, and the process on the host."""
-    known = [(row, seen) for row in rows if (seen := of(row))]
+    measured = [(row, memory) for row in rows if (memory := of(row))]
     columns = f"  {'':<24}{'a call':>10}{'held':>10}{'a plan':>10}{'leak':>10}{'host':>10}"
-    yield from ("", "what memory a call takes, beside its arguments", columns) if known else (NOTHING,)
-    for shape, backends in formatting.grouped(known, lambda one: one[0].shape):
+    yield from ("", "what memory a call takes, beside its arguments", columns) if measured else (NOTHING,)
+    for shape, backends in formatting.grouped(measured, lambda one: one[0].shape):
         yield shape
-        for row, seen in backends:
-            yield f"  {formatting.named(row):<24}{''.join(f'{cell:>10}' for cell in _cells(seen))}"
-            for said in _strange(seen):
-                yield from formatting.indented(said, 6)
+        for row, memory in backends:
+            yield f"  {formatting.named(row):<24}{''.join(f'{cell:>10}' for cell in _cells(memory))}"
+            for sentence in _faults(memory):
+                yield from formatting.indented(sentence, 6)
 
 
-def _cells(seen: CallMemory) -> Iterator[str]:
-    planned = seen.plan.peak_bytes if seen.plan else None
-    figures = (seen.call.peak_bytes, seen.held_bytes, planned, seen.call.leak, seen.resident_bytes)
+def _cells(memory: CallMemory) -> Iterator[str]:
+    planned = memory.plan.peak_bytes if memory.plan else None
+    figures = (memory.call.peak_bytes, memory.held_bytes, planned, memory.call.leak, memory.resident_bytes)
     yield from ("-" if figure is None else size(figure) for figure in figures)
 
 
-def _strange(seen: CallMemory) -> Iterator[str]:
+def _faults(memory: CallMemory) -> Iterator[str]:
     """What an engine must not have: leaks, memory that grows, and more that is taken from the driver."""
-    for repeated, what in ((seen.call, "call"), (seen.plan, "plan")):
+    for repeated, what in ((memory.call, "call"), (memory.plan, "plan")):
         if repeated and repeated.leak:
             yield f"leak: {size(repeated.leak)} a {what}, in {formatting.counted(repeated.times, what)}"
-    yield from (f"grew: {name}" for name in seen.grown)
-    if seen.device_allocations:
-        yield f"torch asked the driver for memory {formatting.counted(seen.device_allocations, 'time')}"
-    if (seen.outside_bytes or 0) > 0:
-        yield f"past torch: {size(seen.outside_bytes or 0)} of the device"
+    yield from (f"grew: {name}" for name in memory.grown)
+    if memory.device_allocations:
+        yield f"torch asked the driver for memory {formatting.counted(memory.device_allocations, 'time')}"
+    if (memory.outside_bytes or 0) > 0:
+        yield f"past torch: {size(memory.outside_bytes or 0)} of the device"

@@ -16,10 +16,10 @@ LEFT = "leaves"
 
 
 def number_of_bytes(value: Any, where: str) -> float:
-    known = BYTES.fullmatch(value.strip()) if isinstance(value, str) else None
-    if known is None:
+    parsed = BYTES.fullmatch(value.strip()) if isinstance(value, str) else None
+    if parsed is None:
         raise FlashinferPerfError(f'{where}: must be a size, as in "1 MiB" or "0 B", got {value!r}')
-    return float(known[1]) * UNITS[known[2]]
+    return float(parsed[1]) * UNITS[parsed[2]]
 
 
 @dataclass(frozen=True)
@@ -29,29 +29,29 @@ class MemoryLimits:
     more_memory: Annotated[float | None, number_of_bytes] = None
 
 
-def broken(case: match.ComparedCase, asked: MemoryLimits) -> Iterator[thresholds.Broken]:
+def broken(case: match.ComparedCase, limits: MemoryLimits) -> Iterator[thresholds.Broken]:
     """What this run takes more of than is allowed, by the process that takes most; a leak never is."""
-    if asked.more_memory is None or not case.before:
+    if limits.more_memory is None or not case.before:
         return
-    limit = f"more_memory = {size(asked.more_memory)}"
+    limit = f"more_memory = {size(limits.more_memory)}"
     before, after = ([figures(row) for row in side] for side in (case.before, case.after))
     if not all((*before, *after)):
         yield thresholds.Broken(f"{limit}: {NOT_WRITTEN}", unknown=True)
         return
     for what in after[0]:
         was, now = (max(one[what] for one in side) for side in (before, after))
-        if now - was > (0 if LEFT in what else asked.more_memory):
+        if now - was > (0 if LEFT in what else limits.more_memory):
             yield thresholds.Broken(f"{limit}: {what} {size(now)}, {size(now - was)} more")
 
 
 def figures(row: Row) -> dict[str, float]:
     """What is compared, by the words that say so; nothing if it was not counted."""
-    seen = of(row)
-    if seen is None or seen.call.peak_bytes is None:
+    memory = of(row)
+    if memory is None or memory.call.peak_bytes is None:
         return {}
-    plan = (seen.plan.peak_bytes, seen.plan.leak) if seen.plan else (None, None)
+    plan = (memory.plan.peak_bytes, memory.plan.leak) if memory.plan else (None, None)
     words = ("a call takes", "it holds", "a plan takes", f"each call {LEFT}", f"each plan {LEFT}")
-    counted = (seen.call.peak_bytes, seen.held_bytes, plan[0], seen.call.leak, plan[1])
+    counted = (memory.call.peak_bytes, memory.held_bytes, plan[0], memory.call.leak, plan[1])
     return {what: figure or 0 for what, figure in zip(words, counted, strict=True)}
 
 

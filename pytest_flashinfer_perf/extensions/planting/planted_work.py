@@ -38,10 +38,6 @@ class PlantError(FlashinferPerfError):
     """The file of `--perf-plant` is not valid; the message names it."""
 
 
-def write(path: Path, seconds: Mapping[str, float]) -> None:
-    file_io.write_json(path, dict(seconds))
-
-
 def read(path: Path) -> dict[str, float]:
     """Seconds by test id."""
     try:

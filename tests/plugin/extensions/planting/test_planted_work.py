@@ -1,5 +1,7 @@
 """`--perf-plant`: extra work behind each timed call of some tests."""
 
+import json
+
 import pytest
 
 from pytest_flashinfer_perf.extensions.planting import planted_work
@@ -40,7 +42,7 @@ def measured(pytester):
 def test_timed_calls_are_followed_by_the_work_that_is_planted(measured, arguments):
     before = measured(*arguments)
     planted = {test: 0.02 for test in before if not test.endswith("test_other")}
-    planted_work.write(measured.path / "plants.json", planted)
+    (measured.path / "plants.json").write_text(json.dumps(planted))
     after = measured(*arguments, "--perf-plant=plants.json")
     assert set(after) == set(before)
     seen = {test: row.parts.get("planted_us") for test, row in after.items()}
@@ -53,7 +55,7 @@ def test_timed_calls_are_followed_by_the_work_that_is_planted(measured, argument
 
 @pytest.mark.more
 def test_planted_work_takes_its_time(measured):
-    planted_work.write(measured.path / "plants.json", {"test_own.py::test_own": 0.02})
+    (measured.path / "plants.json").write_text(json.dumps({"test_own.py::test_own": 0.02}))
     assert measured("test_own.py", "--perf-plant=plants.json")["test_own.py::test_own"].median >= 0.02
 
 
